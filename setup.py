@@ -49,8 +49,8 @@ class ForAnyPython(bdist_wheel):
     def get_tag(self) -> tuple[str, str, str]:
         machine = super().get_tag()[2]
         # scripts/build-libraries.sh has seen to it that no symbol is newer than glibc 2.17.
-        if machine == "linux_x86_64" and platform.libc_ver()[0] == "glibc":
-            machine = "manylinux_2_17_x86_64"
+        if machine in ("linux_x86_64", "linux_aarch64") and platform.libc_ver()[0] == "glibc":
+            machine = machine.replace("linux", "manylinux_2_17")
         return "py3", "none", machine
 
 

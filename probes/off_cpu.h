@@ -56,7 +56,6 @@ struct off {
 };
 
 #define TASK_IS_DEAD 0x80 /* TASK_DEAD of the kernel: this was its last switch */
-#define SYSCALL_FUTEX 202 /* x86-64 */
 
 /* What is known of a thread; 0 = it is of no sampled process, and that of one that was not seen before is all 0. Of two that claim a place at once none
  * gets it. */
@@ -186,9 +185,9 @@ TRACEPOINT(sched_switch)
 static __always_inline __u32 waited_in(const struct sampled *process)
 {
     struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
-    __u64 address = KERNEL(__u64, &regs->di);
+    __u64 address = KERNEL(__u64, &regs->REGS_FIRST);
 
-    if (KERNEL(__u64, &regs->orig_ax) == SYSCALL_FUTEX && address >= process->gil_start && address < process->gil_end)
+    if (KERNEL(REGS_CALL_TYPE, &regs->REGS_CALL) == SYSCALL_FUTEX && address >= process->gil_start && address < process->gil_end)
         return SAMPLE_IN_GIL;
     return SAMPLE_IN_BLOCKED;
 }
@@ -206,7 +205,7 @@ static __always_inline int sampled_of(struct off *off, struct sampled *process, 
         if (left.since < process->since || left.since < created) {
             left.since = process->since < created ? created : process->since;
             left.queued = KERNEL(__u64, task + SETTINGS->task_run_delay); /* of one that was there before, how long it is queued already is not known */
-            left.runnable = left.since == created || (__s32)KERNEL(__u64, &regs->orig_ax) < 0;
+            left.runnable = left.since == created || (__s32)KERNEL(REGS_CALL_TYPE, &regs->REGS_CALL) < 0;
         }
     }
     off_ns = coming->at - left.since;

@@ -4,6 +4,8 @@
 
 #include <uapi/linux/ptrace.h>
 
+#include "processor.h"
+
 struct operand {
     __u8 number;    /* of the register: 1 + its index among the words of struct pt_regs; 0 = none */
     __u8 bytes;     /* in memory; 0 = it is the register's value */
@@ -24,23 +26,7 @@ static __always_inline __u64 value_at(struct pt_regs *ctx, const struct operand 
     __u64 value = 0, found = 0;
 
     switch (operand->number) {
-    REGISTER(1)
-    REGISTER(2)
-    REGISTER(3)
-    REGISTER(4)
-    REGISTER(5)
-    REGISTER(6)
-    REGISTER(7)
-    REGISTER(8)
-    REGISTER(9)
-    REGISTER(10)
-    REGISTER(11)
-    REGISTER(12)
-    REGISTER(13)
-    REGISTER(14)
-    REGISTER(15)
-    REGISTER(17)
-    REGISTER(20)
+        OPERAND_REGISTERS(REGISTER)
     }
     if (!operand->bytes)
         return value;

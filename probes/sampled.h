@@ -4,11 +4,12 @@
 
 #include <linux/ptrace.h>
 #include "common.h"
+#include "processor.h"
 
 struct settings {
     __u64 period; /* ns */
     __u64 off_period; /* of intervals off the core */
-    __u32 fsbase; /* offsets in the kernel's struct task_struct: the thread's pthread_t */
+    __u32 thread_pointer; /* offsets in the kernel's struct task_struct: where its thread's own data is */
     __u32 task_start_time; /* ns, CLOCK_MONOTONIC */
     __u32 task_pid;
     __u32 task_tgid;

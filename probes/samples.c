@@ -180,7 +180,7 @@ BPF_PROG_ARRAY(steps_back, 3); /* the programs of an array have one type */
 /* 0 where a thread state is that of the thread with this pthread_t: of those that it has in several interpreters the one last used. */
 static __always_inline __u64 is_other(const struct sample_layout *layout, __u64 state, __u64 pthread)
 {
-    return (TAKE(__u64, state + layout->thread_pthread) ^ pthread) | (layout->last_used & ~TAKE(__u32, state + layout->thread_status));
+    return OF_ANOTHER_THREAD(TAKE(__u64, state + layout->thread_pthread), pthread) | (layout->last_used & ~TAKE(__u32, state + layout->thread_status));
 }
 
 /* Looks for the current thread's state in one interpreter's list, at the next sample in the next one's. */
@@ -212,7 +212,7 @@ static __always_inline __u64 thread_state(const struct sampled *process, const s
     __u64 pthread = 0, state = process->holder ? TAKE(__u64, process->holder) : 0;
     struct state *before, found = {};
 
-    bpf_probe_read_kernel(&pthread, sizeof(pthread), (void *)bpf_get_current_task() + SETTINGS->fsbase);
+    bpf_probe_read_kernel(&pthread, sizeof(pthread), (void *)bpf_get_current_task() + SETTINGS->thread_pointer);
     before = states.lookup(&tid);
     if (before)
         found = *before;
@@ -240,9 +240,9 @@ static __always_inline __u64 thread_state(const struct sampled *process, const s
 /* Whether the current thread waits for the GIL of the interpreter that it runs: others than the main one may have one of their own. */
 static __always_inline int waits_for_own(const struct sampled *process, const struct sample_layout *layout, __u64 state, struct pt_regs *regs)
 {
-    __u64 address = KERNEL(__u64, &regs->di), gil;
+    __u64 address = KERNEL(__u64, &regs->REGS_FIRST), gil;
 
-    if (!state || layout->thread_interpreter == ABSENT || KERNEL(__u64, &regs->orig_ax) != SYSCALL_FUTEX)
+    if (!state || layout->thread_interpreter == ABSENT || KERNEL(REGS_CALL_TYPE, &regs->REGS_CALL) != SYSCALL_FUTEX)
         return 0;
     gil = TAKE(__u64, TAKE(__u64, state + layout->thread_interpreter) + layout->interpreter_gil);
     return gil && address - gil < process->gil_end - process->gil_start;
@@ -271,9 +271,9 @@ static __always_inline int begin(int which, struct sampled *process, __u64 began
     walk = walks.lookup(&which);
     if (!layout || !walk)
         return NO_STEP;
-    walk->ip = KERNEL(__u64, &regs->ip);
-    walk->sp = KERNEL(__u64, &regs->sp);
-    walk->fp = KERNEL(__u64, &regs->bp);
+    walk->ip = KERNEL(__u64, &regs->REGS_IP);
+    walk->sp = KERNEL(__u64, &regs->REGS_SP);
+    walk->fp = KERNEL(__u64, &regs->REGS_FP);
     walk->span.start = walk->span.end = 0;
     walk->natives = 0;
     walk->native = NATIVE_NONE;

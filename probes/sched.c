@@ -6,6 +6,7 @@
  */
 #include <uapi/linux/ptrace.h>
 #include "common.h"
+#include "processor.h"
 
 struct settings {
     __u32 follow;         /* children become traced processes */
@@ -83,10 +84,6 @@ BPF_PERCPU_ARRAY(interrupts, __u32, 1);
 
 #define CLONE_THREAD 0x10000
 #define CLONE_VM 0x100
-#define SYSCALL_CLONE 56 /* x86-64 */
-#define SYSCALL_VFORK 58
-#define SYSCALL_FUTEX 202
-#define SYSCALL_CLONE3 435
 
 #define FIELD(task, offset) ({ __u32 taken = 0; bpf_probe_read_kernel(&taken, sizeof(taken), (void *)(task) + (offset)); taken; })
 
@@ -222,7 +219,6 @@ static __always_inline __u64 waits_for(struct gil *gil, __u32 tid, __u64 address
 }
 
 /* Include/internal/pycore_gil.h and pycore_tstate.h, from 3.12 on; the words that threads sleep on are those of glibc's pthread_cond_t, before and since 2.41, and pthread_mutex_t */
-#define GIL_SIZE 208
 #define GIL_HOLDER 8
 #define THREAD_INTERPRETER 16
 
@@ -287,7 +283,8 @@ TRACEPOINT(sched_switch)
         return 0;
     ts = bpf_ktime_get_ns();
     if (prev_pid) {
-        __u64 state = reported_state(ctx), nr = -1, address = 0, stack_pointer = 0;
+        __u64 state = reported_state(ctx), address = 0, stack_pointer = 0;
+        REGS_CALL_TYPE nr = -1;
         struct gil *gil = gils.lookup(&prev_pid);
         __u64 of = gil ? gil->holder : 0, other;
         __s32 holder;
@@ -295,11 +292,11 @@ TRACEPOINT(sched_switch)
         if (state & BLOCKED_STATES) {
             struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
 
-            bpf_probe_read_kernel(&nr, sizeof(nr), &regs->orig_ax);
+            bpf_probe_read_kernel(&nr, sizeof(nr), &regs->REGS_CALL);
             if ((__s32)nr >= 0)
-                bpf_probe_read_kernel(&address, sizeof(address), &regs->di);
+                bpf_probe_read_kernel(&address, sizeof(address), &regs->REGS_FIRST);
             if (nr == SYSCALL_FUTEX) {
-                bpf_probe_read_kernel(&stack_pointer, sizeof(stack_pointer), &regs->sp);
+                bpf_probe_read_kernel(&stack_pointer, sizeof(stack_pointer), &regs->REGS_SP);
                 address = waits_for(gil, prev, address, stack_pointer);
                 other = other_gil(gil, address);
                 if (other) {
@@ -314,7 +311,7 @@ TRACEPOINT(sched_switch)
             event->other = next;
             event->other_pid = next_pid;
             event->state = state;
-            event->syscall = nr;
+            event->syscall = (__s64)nr;
             event->address = address;
             event->holder = holder;
             sched.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
@@ -447,10 +444,11 @@ static __always_inline void alert(__u64 ts)
 static __always_inline __u64 clone_flags(void)
 {
     struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
-    __u64 nr = 0, flags = 0, argument = 0;
+    __u64 flags = 0, argument = 0;
+    REGS_CALL_TYPE nr = 0;
 
-    bpf_probe_read_kernel(&nr, sizeof(nr), &regs->orig_ax);
-    bpf_probe_read_kernel(&argument, sizeof(argument), &regs->di);
+    bpf_probe_read_kernel(&nr, sizeof(nr), &regs->REGS_CALL);
+    bpf_probe_read_kernel(&argument, sizeof(argument), &regs->REGS_FIRST);
     if (nr == SYSCALL_CLONE)
         flags = argument;
     else if (nr == SYSCALL_CLONE3) /* the first field of struct clone_args */
@@ -529,7 +527,7 @@ static __always_inline void tell_program(__u32 pid, __u64 ts)
     __u64 top = 0, first = 0, end = 0, count = 0, size;
     struct program_event *event;
 
-    bpf_probe_read_kernel(&top, sizeof(top), &regs->sp);
+    bpf_probe_read_kernel(&top, sizeof(top), &regs->REGS_SP);
     if (bpf_probe_read_user(&count, sizeof(count), (void *)top) || !count || count > MOST_WORDS || /* a program of 32 bits has other widths */
         bpf_probe_read_user(&first, sizeof(first), (void *)(top + 8)) ||
         bpf_probe_read_user(&end, sizeof(end), (void *)(top + 8 * (count + 2))))

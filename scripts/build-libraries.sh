@@ -1,5 +1,5 @@
 #!/bin/bash
-# Build what is compiled: pytrace_ebpf/rebuild/rebuild.so, which rebuilds calls, and on Linux on x86-64 probes/agent/agent.so, which traces
+# Build what is compiled: pytrace_ebpf/rebuild/rebuild.so, which rebuilds calls, and on Linux on x86-64 and aarch64 probes/agent/agent.so, which traces
 # a Python from inside, and probes/remote_sampler/remote_sampler.so, which samples one from outside. Nothing to do where they were built from these sources.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -49,11 +49,12 @@ loads_everywhere() {
 traces() {
     local machine
     machine=$(${CC:-gcc} -dumpmachine 2>/dev/null) || machine=$(uname -m)-$(uname -s)
-    [[ $machine = x86_64-*[Ll]inux* ]]
+    [[ $machine = @(x86_64|aarch64)-*[Ll]inux* ]]
 }
 
 REBUILD_SHARES="probes/agent/agent.h probes/events.h probes/text.h probes/unwind.h"
-AGENT_SHARES="probes/events.h probes/text.h probes/cpython_offsets.h"
+PROCESSORS="probes/processor.h probes/processors/x86_64.h probes/processors/aarch64.h"
+AGENT_SHARES="probes/events.h probes/text.h probes/cpython_offsets.h $PROCESSORS"
 
 # -fwrapv: sums of whatever a trace holds may overflow. -ffp-contract=off: the same estimates on every machine.
 if stale pytrace_ebpf/rebuild/rebuild.so "$REBUILD_SHARES"; then
@@ -64,6 +65,6 @@ fi
 if traces && stale probes/agent/agent.so "$AGENT_SHARES"; then
     build probes/agent/agent.so "$AGENT_SHARES" -Wl,-z,lazy -Wl,-soname,agent.so
 fi
-if traces && stale probes/remote_sampler/remote_sampler.so ""; then
-    build probes/remote_sampler/remote_sampler.so ""
+if traces && stale probes/remote_sampler/remote_sampler.so "$PROCESSORS"; then
+    build probes/remote_sampler/remote_sampler.so "$PROCESSORS"
 fi

@@ -85,7 +85,7 @@ CONSTANTS: tuple[tuple[str, str, str, float], ...] = (
     ("docs/daemon.md", r"six windows, and (\d+) MiB", "daemon.push.MOST_WAITING_BYTES", 2**20),
     ("docs/security.md", r"(\d+) MiB \(of a disk under 5 GB: 5 %\)", "record.output.writer._LEAST_FREE", 2**20),
     ("docs/security.md", r"a look after (\d+) ms", "record.sampling.remote_sampler._MOST_NS", 1e6),
-    ("docs/how-it-works.md", r"a block of at least (\d+) KiB", "cli.recording._SAMPLE_BYTES", 1024),
+    ("docs/how-it-works.md", r"a block of at least (\d+) KiB", "trace.streams.native_memory._SAMPLE_BYTES", 1024),
     ("docs/limits.md", r"The report warns above (\d+) %", "cli.recorded._MUCH", 0.01),
     ("docs/limits.md", r"(\d+) MiB the agent stays out", "record.agent.allowance._LEAST_LEFT", 2**20),
     ("docs/reading-a-report.md", r"Above (\d+) % the sentence is a warning", "cli.recorded._MUCH", 0.01),

@@ -1,4 +1,4 @@
-"""Writes docs/format.md, docs/columns.md and docs/joins.md from trace/schema.py, and into docs/architecture.md which package imports which.
+"""Writes docs/format.md, docs/columns.md and docs/joins.md from trace/schema.py, and into docs/architecture.md which package imports which and what streams there are.
 
 With --check only says whether the committed files still agree.
 """
@@ -7,12 +7,15 @@ import argparse
 import ast
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
+from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.trace.joins import joins
 from pytrace_ebpf.trace.schema import FORMAT_VERSION, LOSS_CLASSES, MERGED_TABLES, TABLES, Column, Table
+from pytrace_ebpf.trace.stream import Stream, flag
 
 REPOSITORY = Path(__file__).parent.parent
 DOCS = REPOSITORY / "docs"
@@ -221,7 +224,7 @@ def in_order(uses: dict[str, set[str]]) -> list[str]:
 
 
 def architecture_md() -> str:
-    """The page as it is, with the imports as they are."""
+    """The page as it is, with the imports and streams as they are."""
     uses = imports()
     order = in_order(uses)
     width = max(map(len, order)) + 2
@@ -231,8 +234,35 @@ def architecture_md() -> str:
         dots = "  ".join(("●" if name in uses[package] else "·").center(len(name)) for name in above)
         rows.append(f"{package:{width}}{dots}".rstrip())
     drawing = "\n".join(["", "", *(f"    {row}" for row in rows), "", ""])
-    text = (DOCS / "architecture.md").read_text()
-    return re.sub(r"(<!-- imports: [^>]*-->)(.*?)(<!-- end of imports -->)", lambda found: f"{found[1]}{drawing}{found[3]}", text, flags=re.DOTALL)
+    text = _with("imports", drawing, (DOCS / "architecture.md").read_text())
+    return _with("streams", "\n".join(["", "", *map(_row, (_TITLES, ["---"] * len(_TITLES), *map(described, STREAMS))), "", ""]), text)
+
+
+_TITLES = ["option", "tables", "losses", "recorder", "report", "cannot go with", "users may ask"]
+
+
+def described(stream: Stream) -> list[str]:
+    """A stream, as in _TITLES."""
+    without = {"`--rootless`": stream.needs_ebpf, "samples alone": stream.needs_calls, "`--source usdt`": stream.needs_agent}
+    excluded = [*(what for what, holds in without.items() if holds), *(f"`{flag(name)}`" for name in stream.excludes)]
+    return [
+        ", ".join(f"`{flag(name)}`" for name in stream.options),
+        ", ".join(f"[{table.name}](format.md#{table.name})" for table in stream.tables) or "[events](format.md#events)",
+        ", ".join(f"`{loss.name}`" for loss in stream.losses),
+        f"`{stream.recorder.removeprefix('pytrace_ebpf.record.')}`" if stream.recorder else "the source of calls",
+        f"`--by {stream.by}`" if stream.report else "",
+        ", ".join(excluded),
+        "yes" if stream.users else "no",
+    ]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _with(what: str, made: str, text: str) -> str:
+    """`text` with what is `made` between the marks of this name."""
+    return re.sub(rf"(<!-- {what}: [^>]*-->)(.*?)(<!-- end of {what} -->)", lambda found: f"{found[1]}{made}{found[3]}", text, flags=re.DOTALL)
 
 
 def main() -> int:

@@ -109,6 +109,12 @@ def sections(document: str) -> list[list[list[str]]]:
     return [[[cell.strip() for cell in line.strip("|").split(" | ")] for line in part.splitlines() if not line.startswith("|---")] for part in found]
 
 
+def kernel_of(release: str) -> str:
+    """A kernel as the document names it, by `uname -r`: 6.1.0-50, and of another processor than x86-64 that, as Debian's kernels end in it."""
+    number = re.match(r"\d+\.\d+(\.\d+)?(-\d+)?", release)[0]  # type: ignore[index]
+    return f"{number} arm64" if release.endswith("-arm64") else number
+
+
 def by_number(kernel: str) -> list[int]:
     """A key to sort by: 6.1 is before 6.12."""
     return [int(number) for number in re.findall(r"\d+", kernel)[:3]]
@@ -137,7 +143,7 @@ class Document:
     def read_results(self, path: Path) -> None:
         """A JUnit file, whose suite is named after its kernel; of several of one kernel each adds its tests, and what was run again counts as it ended last."""
         suite = next(ET.parse(path).iter("testsuite"))
-        kernel = re.match(r"\d+\.\d+(\.\d+)?(-\d+)?", suite.get("name", ""))[0]  # type: ignore[index]
+        kernel = kernel_of(suite.get("name", ""))
         if kernel not in self._passed:
             self._passed[kernel], self.verified[kernel] = defaultdict(dict), {}
         passed = self._passed[kernel]

@@ -21,10 +21,11 @@ for kernel in "$@"; do
         [ "$(id -u)" = 0 ] || as_root=(sudo env PYTHONDONTWRITEBYTECODE=1)
         "${as_root[@]}" PATH="$PWD/.venv/bin:$PATH" sh -c "$RUN" sh "$of" "$each" || failed=1
     else
-        machine=$(readlink -m "${PYTRACE_VM:-.build/vm}")/$kernel
-        rm -rf "$machine/results"
+        KERNEL=$kernel
+        . scripts/vm/kernels.sh
+        rm -rf "$PLACE/results"
         scripts/vm/run.sh --kernel "$kernel" --quick --seconds $((each + 600)) sh -c "$RUN" sh /results "$each" || failed=1
-        cp "$machine/results/kernels.xml" "$of/"
+        cp "$PLACE/results/kernels.xml" "$of/"
     fi
     results+=("$of/kernels.xml")
 done

@@ -6,7 +6,7 @@ import struct
 import sys
 
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
-PERF_EVENT_OPEN = 298  # x86-64
+PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}[os.uname().machine]
 EPERM, ALLOW = 0x00050001, 0x7FFF0000
 # struct sock_filter: load the call's number; if it is that one, refuse it; else allow it.
 FILTER = [(0x20, 0, 0, 0), (0x15, 0, 1, PERF_EVENT_OPEN), (0x06, 0, 0, EPERM), (0x06, 0, 0, ALLOW)]

@@ -111,4 +111,10 @@ export function memory(model, main) {
     ["", r => bar([Math.max(0, r[first] ?? 0)], ["#8b5cf6"], most), "wide"], number("calls", "calls"), ...has.map(name => [MEMORY[name], r => name.endsWith("bytes") ? size(r[name]) : count(r[name]), "", r => r[name]]), ["function", r => ofFunction(r), "name"]], report.rows, {sort: 2})));
 }
 
+// The report of a stream that has no view of its own here: its columns as they are.
+export const rowsOf = name => (model, main) => {
+  const report = model.page.tables[name], named = "qualname" in (report.rows[0] ?? {}) ? [["function", r => ofFunction(r), "name"]] : [];
+  main.replaceChildren(pane(said(report), noted(name, of(report)), table([...generic(report.rows), ...named], report.rows)));
+};
+
 const generic = rows => Object.keys(rows[0] ?? {}).filter(name => typeof rows[0][name] === "number" && !/func_id|line|pid|tid/.test(name)).map(name => name.endsWith("_ns") ? ns(name.slice(0, -3), name) : number(name, name));

@@ -26,6 +26,19 @@
  *
  * Every struct is stated once, by a list of its fields; `pytrace_layout` says to the
  * tracer what the compiler made of it.
+ *
+ * What is seen in which order, also by a processor that stores and loads out of order (aarch64):
+ *
+ *     agent to tracer   A record is stored, then the count of its chunk with release; a chunk's fields, then its state; functions, then functions_end; a message,
+ *                       then `state`. The tracer reads the latter by one pread, what it stands for by a later one. Each takes a reference to the page
+ *                       (folio_try_get), an atomic operation that is fully ordered where it succeeds (Documentation/atomic_t.txt), so that no load of the
+ *                       second moves before those of the first.
+ *     tracer to agent   It copies events by pread, then writes CHUNK_FREE by pwrite, which takes a reference too: the copy is done before that is
+ *                       seen. The agent loads the state with acquire before it stores there. So it is with left_out_turn and what was written before it.
+ *     within a program  The GIL's mutex orders what is plain. Without a GIL, and for what the agent's own thread shares, it is acquire and release (`locked`,
+ *                       functions, writers) or sequentially consistent where each of two looks at what the other said last (`recording` and
+ *                       `foreign`, `asked` and `runner`, `phase`). Of callers.h either half of a place may be old: their exclusive or shows it.
+ *     one stamp         is of its thread's order: see READ_COUNTER of probes/processors/.
  */
 #ifndef PYTRACE_AGENT_H
 #define PYTRACE_AGENT_H
@@ -33,7 +46,7 @@
 #include <stdint.h>
 
 #define ARENA_MAGIC 0x746e656761727970ull /* "pyragent" */
-#define CHUNK_TABLE 4096
+#define CHUNK_TABLE (64 << 10) /* all parts begin at pages of the largest size that there is */
 #define MOST_CHUNKS (1 << 16)
 #define CHUNK_SIZE 64 /* of a struct chunk: a line of the processor's cache, since its thread writes there with every event */
 #define FUNCTIONS_START (CHUNK_TABLE + MOST_CHUNKS * CHUNK_SIZE)

@@ -19,7 +19,6 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
-#define PAGE 4096
 #define FUNCTIONS_STEP (256 << 10)
 #define SMALL (16 << 20) /* an arena in which names take smaller steps */
 #define WAIT_NS 200000
@@ -35,7 +34,7 @@ bool (*nobody_reads)(void);
 static struct writer nobody = {.session = NO_SESSION};
 _Thread_local struct writer *this_writer __attribute__((tls_model("initial-exec"))) = &nobody;
 
-static size_t arena_size;
+static size_t arena_size, page_size;
 static char arena_path[PATH_MAX + 64];
 static uint64_t backed; /* functions: so many bytes of the file have memory */
 static uint64_t used;   /* bytes of all of the file that have */
@@ -77,7 +76,7 @@ static bool back(uint64_t offset, uint64_t length)
     if (!done && errno != EINVAL)
         return false;
     /* Linux before 5.14: where the kernel itself is to store something, the call fails instead. */
-    for (char *page = start; !done && page < start + length; page += PAGE) {
+    for (char *page = start; !done && page < start + length; page += page_size) {
         if (syscall(SYS_rt_sigprocmask, SIG_BLOCK, NULL, page, sizeof(uint64_t)))
             return false;
         memset(page, 0, sizeof(uint64_t));
@@ -88,10 +87,11 @@ static bool back(uint64_t offset, uint64_t length)
 
 bool arena_open(uint32_t python, uint32_t forked_from)
 {
-    uint32_t chunk_bytes = (options.chunk_records * sizeof(struct event) + PAGE - 1) / PAGE * PAGE;
+    page_size = sysconf(_SC_PAGESIZE);
+    uint32_t chunk_bytes = (options.chunk_records * sizeof(struct event) + page_size - 1) / page_size * page_size;
     uint64_t chunks = options.arena_bytes / chunk_bytes;
     if (refused)
-        munmap(refused, PAGE);
+        munmap(refused, page_size);
     refused = NULL;
     chunk_limit = chunks < 1 ? 1 : chunks > MOST_CHUNKS ? MOST_CHUNKS : chunks;
     arena_size = CHUNKS_START + (size_t)chunk_limit * chunk_bytes;
@@ -111,7 +111,7 @@ bool arena_open(uint32_t python, uint32_t forked_from)
     close(fd);
     arena = at == MAP_FAILED ? NULL : at;
     used = 0;
-    if (!arena || !back(0, PAGE)) {
+    if (!arena || !back(0, page_size)) {
         arena_unlink();
         if (arena)
             munmap(arena, arena_size);
@@ -162,7 +162,7 @@ void arena_end(struct ended ended, uint32_t state, const char *message)
     arena_say(ended.arena, state);
     if (message)
         refused = ended.arena;
-    munmap((char *)ended.arena + (message ? PAGE : 0), ended.size - (message ? PAGE : 0));
+    munmap((char *)ended.arena + (message ? page_size : 0), ended.size - (message ? page_size : 0));
 }
 
 void writers_after_fork(void)
@@ -230,10 +230,10 @@ static uint64_t events_at(uint32_t number)
 /* Give the next chunk its memory, and the page of the table that it is in. */
 static bool back_next_chunk(void)
 {
-    uint32_t number = arena->chunks, in_a_page = PAGE / CHUNK_SIZE;
-    if (!is_granted(arena->chunk_bytes + PAGE, false))
+    uint32_t number = arena->chunks, in_a_page = page_size / CHUNK_SIZE;
+    if (!is_granted(arena->chunk_bytes + page_size, false))
         return false;
-    if (number % in_a_page == 0 && !back(CHUNK_TABLE + (uint64_t)number * CHUNK_SIZE, PAGE))
+    if (number % in_a_page == 0 && !back(CHUNK_TABLE + (uint64_t)number * CHUNK_SIZE, page_size))
         return false;
     return back(events_at(number), arena->chunk_bytes);
 }
@@ -457,10 +457,10 @@ static struct writer *spare_writer(void)
         w = w->link;
     if (w)
         return w;
-    struct writer *page = pages(PAGE);
+    struct writer *page = pages(page_size);
     if (!page)
         return NULL;
-    for (size_t i = 0; i < PAGE / sizeof *page; i++) {
+    for (size_t i = 0; i < page_size / sizeof *page; i++) {
         page[i].session = NO_SESSION;
         page[i].over = true;
         page[i].link = writers;

@@ -7,9 +7,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <time.h>
-#if defined(__x86_64__)
-#include <x86intrin.h>
-#endif
 
 #include "../events.h"
 #include "agent.h"
@@ -98,13 +95,11 @@ static inline uint64_t clock_ns(void)
 
 static inline uint64_t stamp_of(uint32_t clock)
 {
-#if defined(__x86_64__)
-    if (LIKELY(clock == CLOCK_IS_TSC))
-        return __rdtsc();
-#else
-    (void)clock;
-#endif
-    return clock_ns();
+    uint64_t stamp;
+    if (UNLIKELY(clock != CLOCK_IS_TSC))
+        return clock_ns();
+    READ_COUNTER(stamp);
+    return stamp;
 }
 
 /* Around what several threads may do at once: where there is no GIL, and where a thread ends, which is without it. Whoever holds the lock asks

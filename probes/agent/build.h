@@ -2,18 +2,14 @@
 #ifndef PYTRACE_BUILD_H
 #define PYTRACE_BUILD_H
 
+#include "../processor.h"
+
 #define EXPORT __attribute__((visibility("default")))
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 
 /* These moved from libdl and libpthread to libc in glibc 2.34. The old versions are there before and after; weak,
  * because a program that is not Python need not have loaded those libraries. */
-#if defined(__x86_64__)
-#define OLDEST_GLIBC "GLIBC_2.2.5"
-#elif defined(__aarch64__)
-#define OLDEST_GLIBC "GLIBC_2.17"
-#endif
-#ifdef OLDEST_GLIBC
 #define WEAK(name) TEXT_OF(weak name)
 #define TEXT_OF(words) #words
 #define FROM_OLD_GLIBC(name) \
@@ -26,7 +22,6 @@ FROM_OLD_GLIBC(pthread_create)
 FROM_OLD_GLIBC(pthread_detach)
 FROM_OLD_GLIBC(pthread_key_create)
 FROM_OLD_GLIBC(pthread_setspecific)
-#endif
 
 /* What pthread_atfork() is in glibc, and no other C library has. Weak, because a program with musl that is started with this library preloaded
  * would end where one of its names cannot be found. */

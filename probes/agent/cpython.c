@@ -21,7 +21,6 @@ const struct offsets *at;
 #define TEXT(number) TEXT_OF_IT(number)
 #define TEXT_OF_IT(word) #word
 #define FIRST_THREAD 2 /* by thread_number_of() */
-#define PTHREAD_TID 0x2d0 /* glibc's struct pthread, x86-64 */
 
 enum { NONE = -1 };
 #define COUNT(...) (sizeof((int[]){__VA_ARGS__}) / sizeof(int))
@@ -151,9 +150,6 @@ static const char *needs_gil(void)
 
 const char *cpython_unfit(void)
 {
-#if !defined(__x86_64__)
-    return "The agent knows CPython's structures on x86-64 only.";
-#endif
     if (!at && py.free_threaded)
         return "Of CPython without a GIL the agent knows 3." TEXT(CPYTHON_FREE_THREADED_FIRST) " to 3." TEXT(CPYTHON_FREE_THREADED_LAST)
                ": run the program with one of these, or with a build that has a GIL.";

@@ -42,7 +42,7 @@
 #define TENSOR_CUSTOM 8
 #define TENSOR_TRIES 64
 #define MOST_BASES 64
-#define PAGE 4096
+#define PAGE 4096 /* none is smaller */
 #define LONGEST_NAME 256
 
 bool objects_known;

@@ -8,9 +8,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "../processor.h"
 #include "threads.h"
 
-#define FUTEX 202 /* x86-64 */
 #define MOST_KEPT 256
 
 static int kept; /* files that are open, of all processes */
@@ -102,7 +102,7 @@ uint16_t take_state(struct remote_sampler *self, struct thread *thread, uint16_t
     if (take_file(self, thread, &thread->call, "syscall", text, sizeof text) > 0) {
         if (text[0] == 'r')
             return ON_CORE;
-        if (strtol(text, &rest, 10) != FUTEX)
+        if (strtol(text, &rest, 10) != SYSCALL_FUTEX)
             return BLOCKED;
         address = strtoull(rest, NULL, 16);
         return address >= self->gil && address < self->gil_end ? GIL : BLOCKED;

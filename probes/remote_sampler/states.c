@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../processor.h"
 #include "threads.h"
 
 static int by_own(const void *one, const void *other)
@@ -83,7 +84,7 @@ static void list_states(struct remote_sampler *self)
 /* Whose each thread state is. */
 void name_states(struct remote_sampler *self)
 {
-    static const int32_t places[] = {0x2d0, 0x30}; /* where struct pthread keeps the thread id: glibc, musl (x86-64) */
+    static const int32_t places[] = {PTHREAD_TID, PTHREAD_TID_MUSL}; /* where struct pthread keeps the thread id */
     const struct place *place = &self->place;
 
     self->strangers = 0;

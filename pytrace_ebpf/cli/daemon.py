@@ -136,7 +136,8 @@ def _of_recordings(recordings: dict[str, Any]) -> list[str]:
 
 def _lost(by_class: dict[str, int]) -> list[str]:
     """What was lost up to the last window, and what that means."""
-    from pytrace_ebpf.view.head import LOST, lost_words
+    from pytrace_ebpf.trace.losses import LOST
+    from pytrace_ebpf.view.head import lost_words
 
     words = (lost_words(name, count) if name in LOST else (f"{count:,} {name}", "") for name, count in by_class.items())
     return [f"lost: {': '.join(filter(None, each))}" for each in words]

@@ -1,10 +1,12 @@
 """Which options have an effect on which answer or recording: one without effect is refused, not ignored."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.record.flight.conditions import OF_CALLS, OF_SHARES
+from pytrace_ebpf.trace import stream
+from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
 
 Applies = Mapping[str, Sequence[str]]  # an option -> the answers that it changes; an option that is not named changes all
@@ -18,38 +20,39 @@ REPORT: Applies = {
     "compensate": ("function", "module", "operator", "blas"),
 }
 EXPORT: Applies = {"value": ("folded", "pstats"), "min": ("folded", "callgrind")}
-# Where the first option has this value, the second one can have no effect, and why.
+
+
+def _of_streams() -> Iterator[tuple[str, object, str, str]]:
+    for each in STREAMS:
+        if each.needs_ebpf:
+            for name in (each.name, *(name for name, option in each.more_options.items() if option.adds)):
+                yield "rootless", True, name, f"{each.needs_ebpf}, which --rootless does without"
+        if each.needs_calls:
+            yield "source", SAMPLES_ALONE, each.name, "no call is recorded"
+        if each.needs_agent:
+            yield "source", "usdt", each.name, each.needs_agent
+        for other, why in each.excludes.items():
+            yield each.name, each.option.choices[0] if each.option.choices else None, other, why
+
+
+# Where the first option has this value, None: any, the second one can have no effect, and why.
 RECORDING: Sequence[tuple[str, object, str, str]] = (
-    ("rootless", True, "layers", "native calls are recorded by probes, which --rootless does without"),
-    ("rootless", True, "operators", "native calls are recorded by probes, which --rootless does without"),
-    ("rootless", True, "native_memory", "malloc is seen by probes, which --rootless does without"),
     ("rootless", True, "switches", "switches are recorded by eBPF, which --rootless does without"),
-    ("rootless", True, "faults", "page faults are counted in the kernel, which --rootless does without"),
     *(
         ("source", SAMPLES_ALONE, name, "no call is recorded")
         for name in (
             "budget",
-            "faults",
-            "memory",
-            "native_memory",
             "include",
             "exclude",
             "max_depth",
             "c_calls",
-            "lines",
-            "opcodes",
             "ring_mib",
-            "args",
         )
     ),
     ("source", "usdt", "rootless", "probes need privileges"),
-    ("source", "usdt", "memory", "only the agent can stand before Python's allocators; --faults goes with it"),
     ("source", "usdt", "max_depth", "only the agent counts how deep a call is"),
     ("source", "usdt", "c_calls", "only the agent sees calls of what is written in C"),
-    ("source", "usdt", "lines", "only the agent sees every line"),
-    ("source", "usdt", "opcodes", "only the agent sees every instruction"),
-    ("opcodes", "exact", "budget", "instructions of functions that are left out for a time would be missing"),
-    ("lines", "exact", "budget", "lines of functions that are left out for a time would be missing"),
+    *_of_streams(),
 )
 # What --request takes, the same in every command.
 REQUEST = "these functions answer requests too: QUALNAME, MODULE:QUALNAME or FILE:QUALNAME with * in any of them; may be given several times"
@@ -68,18 +71,18 @@ def to_answer(applies: Applies, args: argparse.Namespace, choice: str) -> None:
 def to_recording(args: argparse.Namespace) -> None:
     """Raise UsageError for two options that cannot go together."""
     for name, value, other, why in RECORDING:
-        if (source(args) if name == "source" else getattr(args, name, None)) == value and given(args, other):
-            said = "--sample without --source" if value == SAMPLES_ALONE else flag(name) if value is True else f"{flag(name)} {value}"
+        has = source(args) if name == "source" else getattr(args, name, None)
+        if (has == value if value is not None else has) and given(args, other):
+            said = "--sample without --source" if value == SAMPLES_ALONE else flag(name) if value in (True, None) else f"{flag(name)} {value}"
             raise UsageError(f"{flag(other)} cannot go with {said}: {why}; leave one of them out.")
     _of_flight(args)
     if given(args, "switches") and source(args) != SAMPLES_ALONE:
         raise UsageError("--switches has no effect without --sample alone: beside calls switches are recorded anyway; leave it out.")
-    if given(args, "redact") and not given(args, "args"):
-        raise UsageError("--redact has no effect without --args; leave it out.")
-    if given(args, "lines_of") and not given(args, "lines"):
-        raise UsageError("--lines-of has no effect without --lines; give --lines exact, or leave it out.")
-    if given(args, "opcodes_of") and not given(args, "opcodes"):
-        raise UsageError("--opcodes-of has no effect without --opcodes; give --opcodes exact, or leave it out.")
+    for each in STREAMS:
+        for name, option in each.more_options.items():
+            if given(args, name) and not given(args, each.name) and not option.adds:
+                give = f"give {each.flag} {each.option.choices[0]}, or leave it out" if each.option.choices else "leave it out"
+                raise UsageError(f"{flag(name)} has no effect without {each.flag}; {give}.")
 
 
 def _of_flight(args: argparse.Namespace) -> None:
@@ -103,13 +106,15 @@ def source(args: argparse.Namespace) -> str:
     """Where function events come from: by default `auto`, with --sample none, with --args, --memory or --trigger raises the agent: it alone can, or for less."""
     asked: str | None = getattr(args, "source", None)
     asked = asked or (SAMPLES_ALONE if given(args, "sample") else "auto")
-    agents = any(given(args, name) for name in ("args", "memory")) or any(condition.word == "raises" for condition in args.trigger)
+    prefer = (each.name for each in STREAMS if each.prefers_agent)
+    agents = any(given(args, name) for name in prefer) or any(condition.word == "raises" for condition in args.trigger)
     return "agent" if asked == "auto" and agents else asked
 
 
 def may_leave_out(args: argparse.Namespace) -> bool:
     """Whether tracing may change its source, or leave out calls, where it becomes dear: nobody asked for a source, a budget, or for what happens in calls."""
-    asks = any(given(args, name) for name in ("budget", "c_calls", "max_depth", "lines", "opcodes")) or any(
+    whole = (each.name for each in STREAMS if "budget" in each.excludes)
+    asks = any(given(args, name) for name in ("budget", "c_calls", "max_depth", *whole)) or any(
         condition.word in OF_CALLS for condition in args.trigger
     )
     return source(args) == "auto" and not asks
@@ -127,4 +132,4 @@ def also(parser: argparse.ArgumentParser, option: argparse.Action, *earlier: str
 
 def flag(name: str) -> str:
     """How an option is written."""
-    return "the command" if name == "command" else "--" + name.replace("_", "-")
+    return "the command" if name == "command" else stream.flag(name)

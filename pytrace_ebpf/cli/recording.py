@@ -8,14 +8,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytrace_ebpf import extras, units
 from pytrace_ebpf.cli import option_rules, trigger
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.filters import REDACTED, Filters, Observed
 from pytrace_ebpf.record.flight.conditions import OF_SHARES
-from pytrace_ebpf.record.options import LAYER_NAMES, Keep, Options
+from pytrace_ebpf.record.options import Keep, Options
+from pytrace_ebpf.trace.declared import STREAMS
+from pytrace_ebpf.trace.stream import Option
 
 if TYPE_CHECKING:  # they need packages that a mere reader of experiments may not have
     from pytrace_ebpf.record.session import Session
@@ -24,7 +26,6 @@ _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 SOURCES = ("auto", "usdt", "agent")
 _MOST_RING_MIB = 1 << 15
 _MOST_DEPTH = 1 << 31
-_SAMPLE_BYTES, _MOST_SAMPLE_BYTES = 512 << 10, 1 << 30
 HZ, _MOST_HZ = 99.0, 10_000.0  # no divisor of what programs do at round intervals
 
 
@@ -77,15 +78,9 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--no-follow", action="store_true", help="do not trace processes that the target starts")
     _add_filters(parser)
-    _add_memory_arguments(parser)
-    parser.add_argument(
-        "--layers", type=_layers, default=(), metavar="NAMES",
-        help="record native calls below Python's as well: torch (PyTorch's operators), blas, cuda, joined by commas",
-    )  # fmt: skip
-    parser.add_argument(
-        "--operators", action="append", default=[], metavar="PATTERN",
-        help="of torch, these operators instead of about 250 usual ones: aten::conv*, or all; may be given several times",
-    )  # fmt: skip
+    for stream in STREAMS:
+        for name, option in stream.options.items():
+            _add_option(parser, option_rules.flag(name), option)
     parser.add_argument(
         "--ring-mib", type=_power_of_two, metavar="N",
         help="memory for function events that are not read yet, a power of two (usdt 64, agent 256 for each process)",
@@ -111,53 +106,49 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
         help="record only calls of functions in this module, package or file, or __main__ (docs/patterns.md); may be given several times",
     )  # fmt: skip
     parser.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="leave these calls out; wins over --include")
-    parser.add_argument(
-        "--args", action="append", default=[], metavar="PATTERN",
-        help="record what these functions are given and return, types and values: NAME, CLASS.NAME, a module or file, __main__ (docs/patterns.md); may be given "
-        "several times. '*' for all. A value costs about as much as a call does (by the agent up to 0.16 us each, by --source usdt 1.6 us), and may be a secret",
-    )  # fmt: skip
-    parser.add_argument(
-        "--redact", action="append", default=[], metavar="NAME",
-        help="of --args, record only the types of arguments of this name, and of what functions of this name return, in addition to *password*, "
-        "*token*, *secret*, key and the like (docs/security.md); none: without these",
-    )  # fmt: skip
     parser.add_argument("--max-depth", type=_depth, default=0, metavar="N", help="leave out calls more than N deep (agent)")
     parser.add_argument(
         "--c-calls", action="store_true",
         help="record calls of what is written in C as well, such as time.sleep and list.append (agent); each costs as much as a call of Python's",
     )  # fmt: skip
-    parser.add_argument(
-        "--lines", choices=("exact",),
-        help="record every line that functions come to, which costs about as much as a call of each (agent); --sample finds the lines that take time for less",
-    )  # fmt: skip
-    parser.add_argument(
-        "--lines-of", action="append", default=[], metavar="PATTERN",
-        help="with --lines, those of these functions alone: patterns as of --args; may be given several times",
-    )  # fmt: skip
-    parser.add_argument(
-        "--opcodes", choices=("exact",),
-        help="count every instruction that functions execute, with its time, which makes them several times slower (agent); --sample shows which take time for less",
-    )  # fmt: skip
-    parser.add_argument(
-        "--opcodes-of", action="append", default=[], metavar="PATTERN",
-        help="with --opcodes, those of these functions alone, as --lines-of; may be given several times",
-    )  # fmt: skip
 
 
-def _add_memory_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--faults", action="store_true",
-        help="record page faults and how the resident memory grows, for report --by memory: 0.3 us for each page that the program touches first",
-    )  # fmt: skip
-    parser.add_argument(
-        "--memory", action="store_true",
-        help="record what Python's allocators hand out and take back as well, and with eBPF what --faults does, for report --by memory (agent)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--native-memory", type=_sample_bytes, nargs="?", const=_SAMPLE_BYTES, metavar="SIZE",
-        help="record what malloc hands out and takes back, tensors and arrays, for report --by memory: sample one allocation per "
-        "SIZE bytes (512KiB); 1 records all; every malloc and every free costs about 1.4 us",
-    )  # fmt: skip
+def _add_option(parser: argparse.ArgumentParser, flag: str, option: Option) -> None:
+    """Add one of a stream's."""
+
+    def parsed(text: str) -> Any:
+        try:
+            return option.parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    if option.is_flag:
+        parser.add_argument(flag, action="store_true", help=option.help)
+    elif option.several:
+        parser.add_argument(flag, action="append", default=[], type=parsed, metavar=option.metavar, help=option.help)
+    elif option.choices:
+        parser.add_argument(flag, choices=option.choices, help=option.help)
+    else:
+        alone: dict[str, Any] = {} if option.bare is None else {"nargs": "?", "const": option.bare}
+        parser.add_argument(flag, type=parsed, metavar=option.metavar, help=option.help, **alone)
+
+
+def _values(args: argparse.Namespace, field: str) -> dict[str, Any]:
+    """Of the options of streams that Options has in this field."""
+    given = {name: getattr(args, name) for stream in STREAMS if stream.values == field for name in stream.options}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+
+
+def _streams(args: argparse.Namespace) -> dict[str, Any]:
+    """Those that are asked for, and those that come with them as far as they can."""
+    asked = {name: value for name, value in _values(args, "streams").items() if value}
+    for stream in STREAMS:
+        for name, option in stream.more_options.items():
+            if option.adds and name in asked:
+                asked[stream.name] = tuple(dict.fromkeys((*asked.get(stream.name, ()), *option.adds)))
+    brought = {name for stream in STREAMS if stream.name in asked for name in stream.brings}
+    without_ebpf = getattr(args, "rootless", False)
+    return {s.name: True for s in STREAMS if s.name in brought and not (s.needs_ebpf and without_ebpf)} | asked
 
 
 def options(args: argparse.Namespace) -> Options:
@@ -171,21 +162,14 @@ def options(args: argparse.Namespace) -> Options:
             tuple(args.exclude),
             args.max_depth,
             args.c_calls,
-            args.lines,
-            tuple(args.lines_of),
-            args.opcodes,
-            tuple(args.opcodes_of),
+            **_values(args, "filters"),
         ),
         observed=Observed(tuple(args.args), redacted(args.redact)),
-        layers=tuple(dict.fromkeys((*args.layers, *(("operator",) if args.operators else ())))),
-        operators=tuple(args.operators),
+        streams=_streams(args),
         max_size=args.max_size,
         keep=args.retain,
         sample=args.sample,
         switches=args.switches or any(condition.word in OF_SHARES for condition in args.trigger),
-        faults=args.faults or (args.memory and not getattr(args, "rootless", False)),
-        memory=args.memory,
-        native_memory=args.native_memory,
         requests=tuple(args.request),
         flight=trigger.flight(args),
         budget=args.budget,
@@ -241,24 +225,9 @@ def _depth(text: str) -> int:
     return depth
 
 
-def _layers(text: str) -> tuple[str, ...]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in LAYER_NAMES:
-            raise argparse.ArgumentTypeError(f"{name} is not a layer; there are {', '.join(LAYER_NAMES)}")
-    return tuple(dict.fromkeys(LAYER_NAMES[name] for name in names))
-
-
 def _size(text: str) -> int:
     if not (size := units.size(text)):
         raise argparse.ArgumentTypeError(f"{text} is not a size; give one like 500M or 20GiB")
-    return size
-
-
-def _sample_bytes(text: str) -> int:
-    size = _size(text)
-    if size > _MOST_SAMPLE_BYTES:
-        raise argparse.ArgumentTypeError(f"{text} is too much: of a program that allocates less nothing would be seen; give 1GiB at most")
     return size
 
 

@@ -12,6 +12,7 @@ from pytrace_ebpf.derive.read_ahead import ahead, bunches_of, cores
 from pytrace_ebpf.derive.scheduling.windows import unseen_of, windows_of
 from pytrace_ebpf.rebuild.engine import Engine
 from pytrace_ebpf.rebuild.shards import Shards
+from pytrace_ebpf.trace.manifest import machine_of
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALL_LOSSES, CALLER, LAYERS, SCHED_LOSSES
 
@@ -21,7 +22,7 @@ _MOST_SHARDS = 8
 
 def engine_of(trace: Trace, *, rows: bool, nodes: int = 0) -> Engine:
     """An engine that knows the threads, processes, functions and losses of `trace`; `rows`, `nodes`: as of Engine."""
-    engine = Engine(trace.start_ns, by_cputime=has_only_cputime(trace), rows=rows, nodes=nodes)
+    engine = Engine(trace.start_ns, by_cputime=has_only_cputime(trace), rows=rows, nodes=nodes, machine=machine_of(trace.manifest))
     losses, processes, functions = trace.losses(), trace.processes(), trace.functions()
     engine.losses(windows_of(losses, CALL_LOSSES), windows_of(losses, SCHED_LOSSES))
     engine.unseen(unseen_of(losses))

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pytrace_ebpf.errors import HostError, PytraceError, TraceError
+from pytrace_ebpf.processors import engines_numbers
 from pytrace_ebpf.rebuild.library import (
     CHARGES,
     EDGE,
@@ -60,13 +61,13 @@ class Engine:
     For each segment in turn: switches() or cputimes(), then all of take(); in the end finish().
     """
 
-    def __init__(self, start_ns: int, *, by_cputime: bool, rows: bool, nodes: int = 0) -> None:
-        """When recording began; `by_cputime`: of scheduling there is only CPU time.
+    def __init__(self, start_ns: int, *, by_cputime: bool, rows: bool, nodes: int = 0, machine: str = "") -> None:
+        """When recording began; `by_cputime`: of scheduling there is only CPU time; `machine`: what `uname -m` said there.
 
         `rows`: make rows of calls. `nodes`: make a tree, and beyond so many nodes none but by function; 0: none.
         """
         self._library = library()
-        self._by_cputime = by_cputime
+        self._by_cputime, self._machine = by_cputime, machine
         self._engine = self._library.open(start_ns, by_cputime, rows, nodes)
         if not self._engine:
             raise _error(1)
@@ -124,7 +125,7 @@ class Engine:
 
     def switches(self, sched: pa.Table, end_ns: int) -> None:
         """The rows of schema.SCHED of the segment that ends at end_ns."""
-        self._check(self._library.switches(self._engine, columns_of(sched, Switches), end_ns))
+        self._check(self._library.switches(self._engine, columns_of(with_engines_numbers(sched, self._machine), Switches), end_ns))
 
     def cputimes(self, cputime: pa.Table, start_ns: int, end_ns: int) -> None:
         """The rows of schema.CPUTIME of the segment [start_ns, end_ns) and of the one that follows."""
@@ -258,7 +259,7 @@ class Engine:
         return {**dict(zip(SPENT, spent.T, strict=True)), "known": unknown == 0}
 
     def states(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int16]]:
-        """The state of each thread (analyze.time.switches.STATES) after the switches so far, and its core, -1 unknown; by its number."""
+        """The state of each thread (derive.scheduling.switches.STATES) after the switches so far, and its core, -1 unknown; by its number."""
         count = self._library.state_of_threads(self._engine, None, None, 0)
         state, cpu = np.zeros(count, np.uint8), np.zeros(count, np.int16)
         self._library.state_of_threads(self._engine, state.ctypes.data, cpu.ctypes.data, count)
@@ -275,7 +276,7 @@ class Engine:
         return view(address.value, EDGE, count)
 
     def want_cores(self, busy: Mapping[int, tuple[Ints, Ints, Ints]]) -> None:
-        """From here on, make cores(). `busy`: by pid the CPU time of a process, as arrays (when, total, slope): see analyze.time.curve."""
+        """From here on, make cores(). `busy`: by pid the CPU time of a process, as arrays (when, total, slope): see derive.scheduling.curve."""
         arrays = [tuple(np.ascontiguousarray(a, np.int64) for a in own) for own in busy.values()]
         rows = [Busy(pid, *(a.ctypes.data for a in own), len(own[0])) for pid, own in zip(busy, arrays, strict=True)]
         self._busy = (Busy * max(1, len(rows)))(*rows), arrays  # they have to stay where they are
@@ -376,6 +377,13 @@ def _error(number: int) -> PytraceError:
 
 
 _WIDTH = {"ts": np.int64, "kind": np.int8, "cpu": np.int16, "address": np.int64, "frame": np.int64, "on_cpu_ns": np.int64, "runq_wait_ns": np.int64}
+
+
+def with_engines_numbers(sched: pa.Table, machine: str) -> pa.Table:
+    """Rows of schema.SCHED that were recorded on a machine, for the library."""
+    calls = _array(sched["syscall"])
+    changed = engines_numbers(calls, machine)
+    return sched if changed is calls else sched.set_column(sched.column_names.index("syscall"), "syscall", pa.array(changed))
 
 
 def columns_of(table: pa.Table, struct: Any) -> Any:

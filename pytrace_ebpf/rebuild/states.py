@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.processors import engines_numbers
 from pytrace_ebpf.rebuild.library import Switches, columns, library
 from pytrace_ebpf.trace.states import NAMES
 
@@ -36,15 +37,17 @@ def states(
     segment: npt.NDArray[np.int64],
     known: npt.NDArray[np.uint8],
     gil: npt.NDArray[np.int64],
+    machine: str = "",
 ) -> Decided:
     """What is decided of scheduling rows.
 
     The rows are columns of schema.SCHED, `thread` and `segment` the numbers of each row's; ordered by thread, segment and time.
     `known` (contiguous): the state of each thread before its first row, and in the end after its last one. `gil`: shape
-    (threads, 2), the addresses from which up to which a futex is the GIL's; (0, 0) unknown.
+    (threads, 2), the addresses from which up to which a futex is the GIL's; (0, 0) unknown. `machine`: what `uname -m` said.
     """
     types = {"ts": np.int64, "kind": np.int8, "state": np.int32, "syscall": np.int32, "address": np.int64}
     arrays = {name: np.ascontiguousarray(columns_of_rows[name], kind) for name, kind in types.items()}
+    arrays["syscall"] = engines_numbers(arrays["syscall"], machine)
     blank = np.zeros(0, np.int8)  # where the thread was does not matter
     held = columns(Switches, **{name: arrays.get(name, blank) for name, *_ in Switches._fields_[:-1]})
     held.rows = len(thread)

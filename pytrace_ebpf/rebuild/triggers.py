@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.lazy_imports import pa
+from pytrace_ebpf.rebuild.engine import with_engines_numbers
 from pytrace_ebpf.rebuild.library import CONDITION, HIT, OF_FUNCTION, Events, Switches, columns, library
 from pytrace_ebpf.rebuild.stacks import listed
 
@@ -57,7 +59,7 @@ class Triggers:
 
     def switches(self, sched: pa.Table | None, lost: bool, gil: dict[int, tuple[int, int]]) -> None:
         """Take a segment's rows of schema.SCHED, in the order of time; `gil` by process from where to where its GIL lies. Raises HostError."""
-        rows = _columns(Switches, sched)
+        rows = _columns(Switches, None if sched is None else with_engines_numbers(sched, processors.here().machine))
         pids = np.array(sorted(gil), np.int32)
         where = np.array([gil[pid] for pid in pids.tolist()], np.int64).reshape(-1, 2)
         self._check(self._library.triggers_switches(self._triggers, rows, lost, pids.ctypes.data, where.ctypes.data, len(pids)))

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.patterns import Mains, fitting, nearest
 from pytrace_ebpf.printable import printable
@@ -11,12 +12,12 @@ from pytrace_ebpf.record.cpython import encodable
 from pytrace_ebpf.record.kernel import abilities, host, library_probes, red_zone, uprobe_multi
 from pytrace_ebpf.record.kernel.host import Finding
 from pytrace_ebpf.record.native.mapped import layers_of, mapped_libraries
-from pytrace_ebpf.record.options import LAYER_NAMES
 from pytrace_ebpf.record.pattern_counts import fits, loaded
 from pytrace_ebpf.record.process.target import Target, inspect
 from pytrace_ebpf.record.sampling import clocks
 from pytrace_ebpf.record.source_selection.injection_checks import cannot_inject
 from pytrace_ebpf.record.source_selection.selection import FUNCTION_PROBES, Seen, agent_serves, choose, probes_serve
+from pytrace_ebpf.trace.streams.layers import NAMES
 from pytrace_ebpf.units import plural
 
 _COMMAND_SHOWN = 200  # characters
@@ -44,7 +45,9 @@ def _off_the_core() -> Iterator[Finding]:
 
 
 def _libraries() -> Iterator[Finding]:
-    if not abilities.may_try():
+    for what, why in processors.here().lacks.items():
+        yield Finding("processor", "warning", f"there is no {what} yet: {why}")
+    if not abilities.may_try() or "--layers" in processors.here().lacks:
         return
     if uprobe_multi.serves():
         yield Finding("native layers", "ok", "the kernel places the many probes of --layers and --native-memory in one step, as a try shows")
@@ -200,7 +203,7 @@ def _jit(target: Target) -> Iterator[Finding]:
 
 def _native(target: Target) -> Finding:
     found = layers_of(mapped_libraries(target.pid))
-    names = [name for name, layer in LAYER_NAMES.items() if layer in found]
+    names = [name for name, layer in NAMES.items() if layer in found]
     if not names:
         return _finding("native", "ok", "it has loaded no library that --layers can record")
     libraries = sorted({path.rpartition("/")[2] for paths in found.values() for path in paths})

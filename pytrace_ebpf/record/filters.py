@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from pytrace_ebpf.patterns import fits_function, fits_package
+from pytrace_ebpf.trace.declared import STREAMS
+from pytrace_ebpf.trace.stream import flag
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,8 @@ class Filters:
     @property
     def agents_alone(self) -> str:
         """Of what is asked for, an option that the agent alone can serve; "" where any source can."""
-        asked = (("--max-depth", self.max_depth), ("--c-calls", self.c_calls), ("--lines", self.lines), ("--opcodes", self.opcodes))
-        return next((option for option, given in asked if given), "")
+        asked = ("max_depth", "c_calls", *(stream.name for stream in STREAMS if stream.values == "filters" and stream.needs_agent))
+        return next((flag(name) for name in asked if getattr(self, name)), "")
 
     def wants(self, file: str, module: str, is_main: bool) -> bool:
         """Whether calls of a function in this file and module, of the main program or not, are recorded."""
@@ -65,11 +67,7 @@ NOTHING = Observed()
 
 def patterns_of(filters: Filters, observed: Observed) -> list[tuple[str, str]]:
     """The patterns that were given, each with its option."""
-    given = (
-        ("--include", filters.include),
-        ("--exclude", filters.exclude),
-        ("--args", observed.args),
-        ("--lines-of", filters.lines_of),
-        ("--opcodes-of", filters.opcodes_of),
-    )
-    return [(option, pattern) for option, patterns in given for pattern in patterns]
+    values = {"filters": filters, "observed": observed}
+    of_streams = ((values.get(stream.values), name) for stream in STREAMS for name, option in stream.options.items() if option.metavar == "PATTERN")
+    given = ((filters, "include"), (filters, "exclude"), *of_streams)
+    return [(flag(name), pattern) for of, name in given for pattern in getattr(of, name, ())]

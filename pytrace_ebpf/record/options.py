@@ -1,14 +1,14 @@
 """What a recording is asked for."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pytrace_ebpf.record.filters import Filters, Observed
 from pytrace_ebpf.record.flight.conditions import Flight
-from pytrace_ebpf.trace.layers import NATIVE
+from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
-
-LAYER_NAMES = {layer.option: layer.name for layer in NATIVE}  # as a user calls them: as the trace does
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,12 @@ class Options:
     call_ring_pages: int = 16384  # usdt: 64 MiB, 1.6 million events
     arena_bytes: int = 256 << 20  # agent: of each process, 16 million events; taken only as far as it is used
     sched_ring_pages: int = 4096
-    fault_ring_bytes: int = 16 << 20  # 400,000 page faults
     filters: Filters = field(default_factory=Filters)
     observed: Observed = field(default_factory=Observed)
     rootless: bool = False
     running: bool = False  # rootless: what is recorded runs already
-    layers: tuple[str, ...] = ()  # native ones, of schema.LAYERS
+    streams: Mapping[str, Any] = field(default_factory=dict)  # the options of those that are asked for, with their values
     max_size: int | None = None  # bytes of the trace; None: half of what is free when it begins
-    operators: tuple[str, ...] = ()  # patterns; () for the default set
     match: str | None = None  # a regular expression: processes whose command line fits are traced, now and while it records
     budget: float | None = None  # share of the program's CPU time that tracing may cost; None: whatever it costs
     unasked: bool = False  # nobody asked for a source: what turns out to be too dear is recorded by another one, or in part
@@ -48,9 +46,6 @@ class Options:
     sample: float | None = None  # stacks a second and core; None: none
     switches: bool = True  # beside samples alone: every switch and wake-up is recorded, too
     lasting: bool = False  # threads that stay off the core are sampled in every segment, not only when they come back
-    faults: bool = False  # page faults, and how the resident memory grows
-    memory: bool = False  # what Python's allocators do
-    native_memory: int | None = None  # what malloc does: a sample about every so many bytes
     flight: Flight | None = None  # what is recorded is held in memory, as far as `keep` says, and becomes a trace when something happens
     lean: bool = False  # without neighbours and usage, which cost more than samples
     requests: tuple[str, ...] = ()  # patterns of functions that answer requests: for those who read
@@ -60,6 +55,19 @@ class Options:
     def samples_alone(self) -> bool:
         """Whether stacks are sampled and no call is recorded."""
         return self.source == SAMPLES_ALONE
+
+    def value_of(self, option: str) -> Any:
+        """Of an option of a stream; None where it is not asked for."""
+        return self.streams.get(option)
+
+    def as_recorded(self) -> dict[str, Any]:
+        """As the manifest has it: streams side by side with all else, None or False where they were not asked for."""
+        said = asdict(self)
+        return {
+            **{name: each.absent for stream in STREAMS if stream.values == "streams" for name, each in stream.options.items()},
+            **said.pop("streams"),
+            **said,
+        }
 
     def segment_length(self, recorded_s: float) -> float:
         """Seconds of the next segment, after so many: longer ones in a long recording, so that they do not become too many.

@@ -1,15 +1,18 @@
 """What a recording is made of: whatever yields rows of the trace, by one protocol.
 
-A new stream is one file with a `Recorder`, one line in recorders.py and, where it has a table of its own, that table in
-trace/schema.py. Nothing else knows it by name.
+A stream (trace/stream.py) names its recorder, which recorders.py makes where the stream is asked for. Nothing else knows it by name.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
+
+if TYPE_CHECKING:
+    from pytrace_ebpf.record.options import Options
+    from pytrace_ebpf.record.source import Recording
 
 Rows = dict[str, list[Columns]]  # of each table batches of rows, in any order
 
@@ -19,6 +22,11 @@ class Recorder:
 
     alert_fd: int | None = None  # readable when something happened that cannot wait for the next tick; drain() reads it
     interval_s: float = 1.0  # how long it can wait to be drained; it may change
+
+    @classmethod
+    def of(cls, _options: "Options", _recording: "Recording", _scheduling: "Recorder") -> Self:
+        """That of a recording, beside what records its scheduling. Raises HostError where it cannot be had here."""
+        return cls()
 
     def approach(self, pid: int) -> None:
         """It is going to be added, to the first of the recorders."""

@@ -1,5 +1,9 @@
-"""The recorders of a recording, one line each: here a new stream is registered."""
+"""The recorders of a recording: those that all have, and those of the streams that are asked for."""
 
+import importlib
+from collections.abc import Iterator
+
+from pytrace_ebpf import processors
 from pytrace_ebpf.record.cost.cost import Cost
 from pytrace_ebpf.record.filters import patterns_of
 from pytrace_ebpf.record.options import Options
@@ -9,6 +13,8 @@ from pytrace_ebpf.record.scheduling.external_threads import ExternalThreads
 from pytrace_ebpf.record.scheduling.usage import Usage
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.record.source_selection.sources import Sources
+from pytrace_ebpf.trace.declared import STREAMS
+from pytrace_ebpf.trace.stream import Stream
 
 
 def recorders(options: Options, recording: Recording, sources: Sources, cost: Cost) -> list[Recorder]:
@@ -17,7 +23,7 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
     samples = _samples(recording, options) if options.sample else None
     scheduling = _scheduling(options, processes, samples)
     asked = patterns_of(options.filters, options.observed) if not options.lean else []
-    if options.flight and not options.layers and not options.filters.c_calls:  # else they may be of C functions
+    if options.flight and not options.value_of("layers") and not options.filters.c_calls:  # else they may be of C functions
         asked += [("--trigger", condition.pattern) for condition in options.flight.conditions if condition.pattern]
     return [
         processes,
@@ -25,10 +31,8 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
         scheduling,
         sources,
         cost,
-        *([_native(options, recording)] if options.layers else []),
+        *(_recorder_of(stream).of(options, recording, scheduling) for stream in _asked(options) if stream.recorder),
         *([samples] if samples else []),
-        *([_blocks(recording, options.native_memory)] if options.native_memory else []),
-        *([_faults(scheduling, not options.memory)] if options.faults else []),
         *([_fits(recording, asked)] if asked else []),
         *([ExternalThreads(processes)] if options.neighbours and not options.lean else []),
         *([] if options.lean else [Usage(processes)]),
@@ -36,6 +40,17 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
 
 
 # What is not asked for is not imported.
+
+
+def _asked(options: Options) -> Iterator[Stream]:
+    return (stream for stream in STREAMS if options.value_of(stream.name))
+
+
+def _recorder_of(stream: Stream) -> type[Recorder]:
+    processors.require(f"--{stream.name.replace('_', '-')}")
+    module, _, name = stream.recorder.rpartition(".")
+    found: type[Recorder] = getattr(importlib.import_module(module), name)
+    return found
 
 
 def _scheduling(options: Options, processes: Processes, samples: Recorder | None) -> Recorder:
@@ -47,19 +62,14 @@ def _scheduling(options: Options, processes: Processes, samples: Recorder | None
 
     if getattr(samples, "states_known", False):
         return Lives(processes, options.follow)
-    return SchedProbes(options.sched_ring_pages, options.follow, processes.ran.take_in, *([options.fault_ring_bytes] if options.faults else []))
+    rings = {name: size for stream in _asked(options) for name, size in stream.rings.items()}
+    return SchedProbes(options.sched_ring_pages, options.follow, processes.ran.take_in, rings)
 
 
 def _fits(recording: Recording, asked: list[tuple[str, str]]) -> Recorder:
     from pytrace_ebpf.record.pattern_counts import PatternCounts
 
     return PatternCounts(recording, asked)
-
-
-def _native(options: Options, recording: Recording) -> Recorder:
-    from pytrace_ebpf.record.native.layers import NativeLayers
-
-    return NativeLayers(recording, options.layers, options.operators)
 
 
 def _samples(recording: Recording, options: Options) -> Recorder:
@@ -71,17 +81,3 @@ def _samples(recording: Recording, options: Options) -> Recorder:
     from pytrace_ebpf.record.sampling.samples import Samples
 
     return Samples(recording, hz, options.follow, options.lasting, options.samples_alone and not options.switches, options.lean)
-
-
-def _blocks(recording: Recording, sample_bytes: int) -> Recorder:
-    from pytrace_ebpf.record.native.blocks import Blocks
-
-    return Blocks(recording, sample_bytes)
-
-
-def _faults(scheduling: Recorder, required: bool) -> Recorder:
-    from pytrace_ebpf.record.scheduling.faults import Faults
-    from pytrace_ebpf.record.scheduling.sched import SchedProbes
-
-    assert isinstance(scheduling, SchedProbes)
-    return Faults(scheduling.programs, required)

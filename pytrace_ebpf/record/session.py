@@ -107,7 +107,9 @@ class Session:
 
     def launch(self, command: Sequence[str]) -> int:
         """Start a program, traced from its first instruction where it is a Python. Returns its pid. Raises TargetError."""
-        if self._options.source == "usdt" or self._options.layers or self._options.sample:  # see start(); the agent comes to children by itself
+        if (
+            self._options.source == "usdt" or self._options.value_of("layers") or self._options.sample
+        ):  # see start(); the agent comes to children by itself
             ready.make_ready()
         with self._nothing_left_behind():
             return self._targets.launch(command)

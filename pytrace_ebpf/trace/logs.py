@@ -1,13 +1,14 @@
 """Tables of a trace that are read whole, as pandas.DataFrame."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pytrace_ebpf.trace.conditions import equal, overlap
+from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.parts import Part
 from pytrace_ebpf.trace.schema import PROFILE, STACKS, TABLES, Table
@@ -93,26 +94,6 @@ class Logs:
         """Errors raised by native code; columns as in schema.ERRORS."""
         return self._log("errors", None, None, None, [])
 
-    def observed(self) -> pd.DataFrame:
-        """What observed calls were given and returned, by the moment; columns as in schema.OBSERVED."""
-        return self._log("observed", None, None, None, [])
-
-    def faults(self) -> pd.DataFrame:
-        """Page faults and changes of the resident memory; columns as in schema.FAULTS."""
-        return self._log("faults", None, None, None, [])
-
-    def allocations(self) -> pd.DataFrame:
-        """What each thread's Python memory did between its events; columns as in schema.ALLOCATIONS."""
-        return self._log("allocations", None, None, None, [])
-
-    def native_blocks(self) -> pd.DataFrame:
-        """Blocks of malloc's that were sampled; columns as in schema.NATIVE_BLOCKS."""
-        return self._log("native_blocks", None, None, None, [])
-
-    def opcodes(self) -> pd.DataFrame:
-        """Instructions that functions executed, with how often and how long, by segment: add up the rows; columns as in schema.OPCODES."""
-        return self._log("opcodes", None, None, None, [])
-
     def samples(self) -> pd.DataFrame:
         """Samples of threads that had a core; columns as in schema.SAMPLES."""
         return self._log("samples", None, None, None, [])
@@ -149,3 +130,16 @@ class Logs:
                 return frame
             self._held[name] = frame
         return self._held[name].copy()
+
+
+def _reader(table: Table) -> Callable[[Logs], pd.DataFrame]:
+    def rows(self: Logs) -> pd.DataFrame:
+        return self._keyed(table.name) if table.key else self._log(table.name, None, None, None, [])
+
+    rows.__name__, rows.__doc__ = table.name, table.meaning
+    return rows
+
+
+for _table in (table for stream in STREAMS for table in stream.tables):
+    if not hasattr(Logs, _table.name):
+        setattr(Logs, _table.name, _reader(_table))

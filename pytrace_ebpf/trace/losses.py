@@ -1,14 +1,38 @@
 """What can be lost while recording, a part of trace/schema.py: the classes, as in probes/events.h, and the table of windows."""
 
+from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.trace.kinds import SchedKind
+from pytrace_ebpf.trace.stream import Loss
 from pytrace_ebpf.trace.table import Column, Table
 
-LOSS_CLASSES = (
-    "call_ring", "function_ring", "function_map", "sched_ring", "thread_map", "stack_depth", "argument_ring", "sched_missed",
-    "sample_ring", "sample_torn", "sample_native", "value_ring", "fault_ring",
-    "allocation_ring", "block_ring", "block_map", "opcode_table",
-    "sched_in", "sched_out", "sched_waking",
-)  # fmt: skip
+_OF_ALL = (
+    Loss("call_ring", 0, "function event", "function events", "calls that ran meanwhile are marked in_loss"),
+    Loss("function_ring", 1, "function name", "function names", "a name is requested again at the next call"),
+    Loss("function_map", 2, "function", "functions", "what cannot be named is shown as unknown"),
+    Loss("sched_ring", 3, "scheduling event", "scheduling events", "the split of that time is unknown"),
+    Loss(
+        "thread_map",
+        4,
+        "thread whose scheduling was not seen, or event of an unknown thread",
+        "threads whose scheduling was not seen, or events of unknown threads",
+    ),
+    Loss("stack_depth", 5, "frame", "frames", "the stack was too deep to be read to its end"),
+    Loss("sched_missed", 7, "switch that the tracer missed", "switches that the tracer missed", "the split of that time is unknown"),
+    Loss("sample_ring", 8, "sample, or its stack", "samples, or their stacks"),
+    Loss(
+        "sample_torn",
+        9,
+        "stack that changed while it was sampled, or of a thread that no look met on a core",
+        "stacks that changed while they were sampled, or of threads that no look met on a core",
+        "that time has no function",
+    ),
+    Loss("sample_native", 10, "sample with unknown native frames", "samples with unknown native frames", "the Python frames are known"),
+    Loss("sched_in", 17, "switch to a thread", "switches to a thread", "how long the thread waited for the core, or had it, is not known there"),
+    Loss("sched_out", 18, "switch away from a thread", "switches away from a thread", "what the thread did then is not known"),
+    Loss("sched_waking", 19, "wake-up", "wake-ups", "how long the thread was blocked, and how long in the run queue, is not known there"),
+)  # of what is recorded whatever is asked for, and of the sources of calls
+LOST = {loss.name: loss for loss in sorted((*_OF_ALL, *(loss for stream in STREAMS for loss in stream.losses)), key=lambda loss: loss.number)}
+LOSS_CLASSES = tuple(LOST)
 CALL_LOSSES = ("call_ring",)
 # Events that the kernel reports to nobody, by their kind: a row for each, with its thread. Whatever the time of a call in between depends on is null.
 NOT_REPORTED = {SchedKind.IN: "sched_in", SchedKind.OUT: "sched_out", SchedKind.WAKING: "sched_waking"}

@@ -1,10 +1,12 @@
 """The manifest of a trace directory: read it and judge whether it is one of ours, down to its last value."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pytrace_ebpf.errors import TraceError
+from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.trace.files import Files
 from pytrace_ebpf.trace.schema import CALLER, FORMAT, FORMAT_VERSION, MANIFEST
 from pytrace_ebpf.trace.sealed import holds
@@ -13,9 +15,6 @@ from pytrace_ebpf.trace.shape import MOMENT, NUMBER, PID, WHOLE, Each, Fields, L
 
 _MOST_BYTES = 256 << 20  # some ten times the manifest of a week with ten thousand processes
 _COUNTS = Each(WHOLE)
-_NATIVE = Fields(
-    {}, {"layers": List(str), "functions": Each(Maybe(WHOLE)), "missing": List(str), "tensors_read": Maybe(WHOLE), "tensors_unknown": Maybe(WHOLE)}
-)
 _DROPPED = Fields({"segments": WHOLE, "bytes": WHOLE})
 _FILTERS = Fields({}, {"lines": Maybe(str), "opcodes": Maybe(str)})
 _OBSERVED = Fields({"args": List(str), "redact": List(str)})
@@ -56,11 +55,11 @@ SHAPE = Fields(
     },
     {
         "entry_line": Maybe(One(CALLER)),
-        "scheduling": Maybe(Fields({"source": Maybe(One("bpf", "perf", "cputime")), "why": str})), "native": Maybe(_NATIVE), "ended": Maybe(str),
+        "scheduling": Maybe(Fields({"source": Maybe(One("bpf", "perf", "cputime")), "why": str})), "ended": Maybe(str),
         "sampling": Maybe(_SAMPLING), "dropped": Maybe(_DROPPED), "targets": List(Fields({"pid": PID}, {"command": Maybe(str)})),
-        "faults": Maybe(Fields({"growth": WHOLE})), "native_memory": Maybe(Fields({"sample_bytes": WHOLE})), "trigger": Maybe(_TRIGGER),
-        "left_alone": List(Fields({"user": WHOLE, "times": WHOLE})),
+        "trigger": Maybe(_TRIGGER), "left_alone": List(Fields({"user": WHOLE, "times": WHOLE})),
         "patterns": Maybe(List(Fields({"option": str, "pattern": str, "fits": WHOLE, "known": WHOLE, "nearest": List(str)}))),
+        **{name: Maybe(shape) for stream in STREAMS for name, shape in stream.metadata.items()},
     },
 )  # fmt: skip
 _LISTED = List(SEGMENT)  # version 1
@@ -129,3 +128,8 @@ def _check(path: Path, manifest: dict[str, Any], shape: Fields) -> None:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
+
+
+def machine_of(manifest: Mapping[str, Any]) -> str:
+    """What `uname -m` said where a trace was recorded; "" where it does not say."""
+    return str(manifest.get("host", {}).get("machine", ""))

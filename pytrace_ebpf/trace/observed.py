@@ -54,6 +54,8 @@ OBSERVED = Table(
         TID,
         *_VALUE,
     ),
+    counted="value",
+    weight=7,
 )
 
 VALUES = Table(

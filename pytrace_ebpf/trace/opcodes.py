@@ -8,44 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from pytrace_ebpf.trace.table import PID, Column, Table
-
 _NAMES = Path(__file__).with_name("opcodes.json")  # scripts/opcodes.py
 STATES = ("specialized", "generic", "unknown", "never")
 SPECIALIZED, GENERIC, UNKNOWN, NEVER = range(4)
 # Other forms of these come of their first execution or of what stands beside them, not of what they meet.
 _AT_ONCE = ("RESUME", "LOAD_CONST", "JUMP_BACKWARD", "EXTENDED_ARG", "LOAD_FAST", "STORE_FAST")
-
-OPCODES = Table(
-    "opcodes",
-    "One row per function, line and instruction that was executed, and segment (`--opcodes exact`): add up the rows.",
-    (),
-    (
-        Column("ts", "int64", "ns", "when it was looked: what was counted from the look before, about a second earlier, to this one"),
-        PID,
-        Column("func_id", "int32", "", "joins functions"),
-        Column("line", "int32", "", "of the instruction; -1 it has none"),
-        Column("opcode", "dictionary of string", "", "the general instruction, which is what is executed while instructions are counted"),
-        Column(
-            "specialized",
-            "dictionary of string",
-            "",
-            "the form that CPython had made of it before its code was first counted; null where state is another",
-            True,
-        ),
-        Column(
-            "state",
-            "dictionary of string",
-            "",
-            "specialized; generic: CPython had tried and could not; unknown: it had not been executed often enough by then; "
-            "never: it is not specialized by what it meets (up to Python 3.10 none is)",
-        ),
-        Column("hits", "int64", "", "how often it was executed"),
-        Column(
-            "wall_ns", "int64", "ns", "the thread's time from there to its next instruction, without that of calls whose instructions are counted"
-        ),
-    ),
-)
 
 
 @cache

@@ -60,6 +60,8 @@ SAMPLES = Table(
             nullable=True,
         ),
     ),
+    counted="sample",
+    timed=False,
 )
 
 STACKS = Table(

@@ -5,6 +5,7 @@ nanoseconds of CLOCK_MONOTONIC; the manifest's clock anchors lead to wall-clock 
 """
 
 from pytrace_ebpf.trace import layers
+from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.trace.kinds import BEGINNINGS as BEGINNINGS
 from pytrace_ebpf.trace.kinds import MEANINGS as MEANINGS
 from pytrace_ebpf.trace.kinds import CallKind as CallKind
@@ -15,13 +16,9 @@ from pytrace_ebpf.trace.losses import CALL_LOSSES as CALL_LOSSES
 from pytrace_ebpf.trace.losses import LOSS_CLASSES as LOSS_CLASSES
 from pytrace_ebpf.trace.losses import LOSSES as LOSSES
 from pytrace_ebpf.trace.losses import SCHED_LOSSES as SCHED_LOSSES
-from pytrace_ebpf.trace.memory import ALLOCATIONS as ALLOCATIONS
-from pytrace_ebpf.trace.memory import FAULTS as FAULTS
 from pytrace_ebpf.trace.memory import MEMORY as MEMORY
-from pytrace_ebpf.trace.memory import NATIVE_BLOCKS as NATIVE_BLOCKS
 from pytrace_ebpf.trace.observed import OBSERVED as OBSERVED
 from pytrace_ebpf.trace.observed import VALUES as VALUES
-from pytrace_ebpf.trace.opcodes import OPCODES as OPCODES
 from pytrace_ebpf.trace.profile import PROFILE as PROFILE
 from pytrace_ebpf.trace.requests import REQUESTS as REQUESTS
 from pytrace_ebpf.trace.sampled import SAMPLES as SAMPLES
@@ -76,6 +73,7 @@ EVENTS = Table(
         Column("frame", "int64", "", "tells activations apart: the same number on the entry and the end of one activation, and on all resumes of one generator or coroutine; 0 unknown"),
         Column("line", "int32", "", "entry, resume, open: the line of the caller that it was called from (source usdt: not of open); return, yield: the line that returned; left by an exception: the line it left from; 7 and 8: that line; -1 unknown. Where the manifest does not say `entry_line`: `caller`, that of an entry is the function's first line instead"),
     ),
+    counted="call",
 )
 
 SCHED = Table(
@@ -95,6 +93,7 @@ SCHED = Table(
         Column("other_tid", "int32", "", "in: thread that left the core; out: thread that got it; waking: waker, 0 a timer or a device; migrate: core it came from; fork: creator; 0 idle or none"),
         Column("holder_tid", "int32", "", "out: the thread that held the main interpreter's GIL at that moment, or the one that this one waits for, which may be this one; 0 nobody; -1 not known. Else -1", absent=-1),
     ),
+    counted="sched",
 )
 
 CPUTIME = Table(
@@ -108,6 +107,7 @@ CPUTIME = Table(
         Column("on_cpu_ns", "int64", "ns", "time on a core since the thread began"),
         Column("runq_wait_ns", "int64", "ns", "time in the run queue since the thread began", True),
     ),
+    counted="sched",
 )
 
 FUNCTIONS = Table(
@@ -124,6 +124,7 @@ FUNCTIONS = Table(
         Column("flags", "int32", "", "co_flags: 0x20 a generator, 0x80 a coroutine, 0x200 an asynchronous generator; 0 unknown", absent=0),
         Column("function_layer", "string", "", "python; or what is no Python function: gc, a garbage collection (named gc generation 0, 1 or 2); import, of a module (named import MODULE); operator, of PyTorch; blas; cuda; c, a function, method or type that is written in C (named time.sleep, list.append, int); native, other native code, known by samples alone", absent="python"),
     ),
+    counted="function",
 )
 
 THREADS = Table(
@@ -195,33 +196,7 @@ USAGE = Table(
         Column("involuntary_switches", "int64", "", "process only: context switches by preemption", nullable=True),
         Column("cpus", _DICTIONARY, "", "thread only: the cores that it may run on (its affinity) at that moment, for example 0-3,6", nullable=True),
     ),
-)
-
-ARGUMENTS = Table(
-    "arguments",
-    "One row per entry and per return of a native call whose tensors could be read.",
-    (),
-    (
-        _ts("ts", "when: start_ns of the call for what it was given, end_ns for what it returned"),
-        _PID,
-        _TID,
-        Column("func_id", "int32", "", "joins functions"),
-        Column("result", "bool", "", "what it returned, not what it was given"),
-        Column("shapes", "list of list of int64", "", "sizes of each tensor, in the order of the signature (those of a list one after the other); null for an undefined one, [] for one without dimensions. Of a BLAS call: [[m, k], [k, n]]"),
-        Column("dtypes", "list of string", "", "element type of each, as PyTorch names it (float32, int64); null as in shapes"),
-    ),
-)
-
-ERRORS = Table(
-    "errors",
-    "One row per error that native code raised, where that was recorded.",
-    (),
-    (
-        _ts("ts", "when it was raised"),
-        _PID,
-        _TID,
-        Column("text", "string", "", "its message"),
-    ),
+    timed=False,
 )
 
 CALLS = Table(
@@ -351,6 +326,6 @@ OPERATORS = Table(
     derived=True,
 )
 
-TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, LEFT_OUT, ARGUMENTS, ERRORS, SAMPLES, STACKS, PROFILE, OBSERVED, FAULTS, ALLOCATIONS, NATIVE_BLOCKS, OPCODES, CALLS, TREE, CALL_SITES, LINES, THREAD_TIMES, WAITS, TASKS, REQUESTS, OPERATORS, VALUES, MEMORY)}
+TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, USAGE, LOSSES, LEFT_OUT, SAMPLES, STACKS, PROFILE, *(table for stream in STREAMS for table in stream.tables), CALLS, TREE, CALL_SITES, LINES, THREAD_TIMES, WAITS, TASKS, REQUESTS, OPERATORS, VALUES, MEMORY)}
 # Of these a recorder merges parts as time goes by: a few rows in every segment, which are only ever read all together.
 MERGED_TABLES = (*(t.name for t in TABLES.values() if t.key and not t.derived), "usage", "losses", PROFILE.name)

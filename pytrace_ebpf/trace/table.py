@@ -28,13 +28,22 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """One folder of Parquet parts."""
+    """One folder of Parquet parts.
+
+    derived  computed from the others when it is read, not recorded
+    counted  what its rows are called in the manifest's `events`; "" where they are not counted there
+    weight   the memory of a row before it is written, in rows of `events`
+    timed    a row belongs to the segment of its `ts`; else to the one in which it was drained
+    """
 
     name: str
     meaning: str
     key: tuple[str, ...]  # of a table whose later rows replace earlier ones; () for a log
     columns: tuple[Column, ...]
-    derived: bool = False  # computed from the others when it is read, not recorded
+    derived: bool = False
+    counted: str = ""
+    weight: int = 1
+    timed: bool = True
 
     def column(self, name: str) -> Column:
         """One of its columns."""

@@ -141,7 +141,7 @@ class Window(Trace):
 
     def _log(self, name: str, columns: Sequence[str] | None, start_ns: int | None, end_ns: int | None, where: list[pc.Expression]) -> pd.DataFrame:
         has = {column.name for column in TABLES[name].columns}
-        threads = equal(pid=self.pid, tid=self.tid) if {"pid", "tid"} <= has else equal(pid=self.pid) if name == "opcodes" else []
+        threads = equal(pid=self.pid, tid=self.tid) if {"pid", "tid"} <= has else equal(pid=self.pid) if "pid" in has and name != "usage" else []
         return super()._log(name, columns, *self._within(start_ns, end_ns), [*where, *threads])
 
     def _rows(self, spec: Table, columns: list[str], where: pc.Expression | None) -> Iterator[pa.Table]:

@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 import pandas as pd
 from rich.console import RenderableType
 
+from pytrace_ebpf.trace.declared import STREAMS
+
 Found: TypeAlias = Callable[[Any, pd.DataFrame, dict[str, Any]], tuple[pd.DataFrame, dict[str, Any]]]
 Shown: TypeAlias = Callable[[dict[str, Any], pd.DataFrame, int, bool, int], list[RenderableType]]
 Before: TypeAlias = Callable[[Any], object]
@@ -20,7 +22,7 @@ Before: TypeAlias = Callable[[Any], object]
 class By:
     """One kind of row.
 
-    module: the file of view/ with its `found` and `report`.
+    module: the file of view/ with its `found` and `report`; of a stream's the whole name.
     with_bar: whether the bar for all calls stands above it.
     of_samples: whether a trace of calls alone has nothing of it.
     of_compensated: whether with --compensate it is given native calls and what lies in them (by_function.COLUMNS) instead of the tree.
@@ -54,7 +56,7 @@ class By:
 
 
 def _of(module: str) -> Any:
-    return importlib.import_module(f"pytrace_ebpf.view.{module}")
+    return importlib.import_module(module if "." in module else f"pytrace_ebpf.view.{module}")
 
 
 BY = {
@@ -70,7 +72,6 @@ BY = {
     "errors": By("errors", with_bar=False),
     "line": By("lines", with_bar=False),
     "opcode": By("opcodes", with_bar=False, of_samples=True),
-    "args": By("args", with_bar=False),
-    "memory": By("memory", with_bar=False),
+    **{stream.by: By(stream.report, with_bar=False) for stream in STREAMS if stream.report},
     "gil": By("gil", with_bar=False, prepared_by="gil"),
 }

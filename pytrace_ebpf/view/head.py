@@ -10,8 +10,9 @@ from rich.text import Text
 
 from pytrace_ebpf.patterns import fitting
 from pytrace_ebpf.trace.left_out import INTERVAL
-from pytrace_ebpf.trace.losses import NOT_REPORTED, PARTLY
+from pytrace_ebpf.trace.losses import LOST, NOT_REPORTED, PARTLY
 from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
+from pytrace_ebpf.trace.stream import Loss
 from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import ended, text
 from pytrace_ebpf.view.states import samples_tell
@@ -28,43 +29,13 @@ _MUCH, _LITTLE = (
     0.2,
     0.05,
 )  # of the CPU time that the program used, which of one that does little means little; of a core: a cost above both distorts the figures
-# What one and several losses of each class are, and what they mean for the reader.
-LOST = {
-    "call_ring": ("function event", "function events", "calls that ran meanwhile are marked in_loss"),
-    "function_ring": ("function name", "function names", "a name is requested again at the next call"),
-    "function_map": ("function", "functions", "what cannot be named is shown as unknown"),
-    "sched_ring": ("scheduling event", "scheduling events", "the split of that time is unknown"),
-    "sched_in": ("switch to a thread", "switches to a thread", "how long the thread waited for the core, or had it, is not known there"),
-    "sched_out": ("switch away from a thread", "switches away from a thread", "what the thread did then is not known"),
-    "sched_waking": ("wake-up", "wake-ups", "how long the thread was blocked, and how long in the run queue, is not known there"),
-    "sched_missed": ("switch that the tracer missed", "switches that the tracer missed", "the split of that time is unknown"),
-    "thread_map": (
-        "thread whose scheduling was not seen, or event of an unknown thread", "threads whose scheduling was not seen, or events of unknown threads", "",
-    ),
-    "stack_depth": ("frame", "frames", "the stack was too deep to be read to its end"),
-    "sample_ring": ("sample, or its stack", "samples, or their stacks", ""),
-    "sample_native": ("sample with unknown native frames", "samples with unknown native frames", "the Python frames are known"),
-    "sample_torn": (
-        "stack that changed while it was sampled, or of a thread that no look met on a core",
-        "stacks that changed while they were sampled, or of threads that no look met on a core", "that time has no function",
-    ),
-    "fault_ring": ("page fault or change of the resident memory", "page faults and changes of the resident memory", "not in any function's sums"),
-    "opcode_table": (
-        "count of an instruction", "counts of instructions", "there was no room, or another tool took the counter; the instructions were executed more often",
-    ),
-    "allocation_ring": ("sum of what Python's allocators did between two events", "sums of what Python's allocators did between two events", "not in any function's sums"),
-    "block_ring": ("sampled block of malloc's", "sampled blocks of malloc's", "not in any function's sums"),
-    "block_map": ("sampled block of malloc's", "sampled blocks of malloc's", "too many were in use at a time, so it seems that none of these is ever freed"),
-    "value_ring": ("value that was asked for", "values that were asked for", "calls that were given or returned such lack it"),
-    "argument_ring": ("tensor", "tensors", "calls of operators that were given or returned such have no shapes"),
-}  # fmt: skip
-_EVENTS = ("event", "events", "")
+_EVENT = Loss("", -1, "event", "events")
 
 
 def lost_words(name: str, number: int) -> tuple[str, str]:
     """So many losses of a class in words, and what they mean, or ""."""
-    one, several, meaning = LOST.get(name, _EVENTS)
-    return f"{number:,} {one if number == 1 else several}", meaning
+    loss = LOST.get(name, _EVENT)
+    return f"{number:,} {loss.one if number == 1 else loss.several}", loss.meaning
 
 
 def _partly(name: str, number: int) -> str:

@@ -7,12 +7,14 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
+from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.names import named
 
 _ORDER = ("self_bytes", "self_native_bytes", "self_grown_bytes", "self_minor_faults", "self_major_faults", "bytes", "grown_bytes", "minor_faults")
-_NOTHING = "What memory calls used was not recorded; --memory, --native-memory or --faults of run and attach record it."
+_WAYS = [stream.flag for stream in STREAMS if stream.report == __name__]
+_NOTHING = f"What memory calls used was not recorded; {', '.join(_WAYS[:-1])} or {_WAYS[-1]} of run and attach record it."
 # Columns of schema.MEMORY as they are shown, where they are known: title, cells. The last ones make room first.
 _SHOWN = {
     "self_bytes": ("self alloc", 10),

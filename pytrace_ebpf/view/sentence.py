@@ -107,7 +107,7 @@ def contended_lock(lock: Part, table: pd.DataFrame, functions: pd.DataFrame) -> 
 
 
 def called_to_wait(wait: Part, table: pd.DataFrame, functions: pd.DataFrame) -> str:
-    """The sentence for what a function like Condition.wait waits for longest (analyze.waits.primitives.main_wait); "" where that is little of its time.
+    """The sentence for what a function like Condition.wait waits for longest (derive.calls.primitives.main_wait); "" where that is little of its time.
 
     `table`: analyze.functions.by_function's; `functions`: schema.FUNCTIONS.
     """

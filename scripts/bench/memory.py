@@ -19,9 +19,9 @@ CHILD = Path(__file__).parent / "children" / "allocating.py"
 WAYS: dict[str, dict[str, Any] | None] = {
     "untraced": None,
     "agent": {},
-    "--faults": {"faults": True},
-    "--memory": {"faults": True, "memory": True},
-    "--native-memory": {"native_memory": 512 << 10},
+    "--faults": {"streams": {"faults": True}},
+    "--memory": {"streams": {"faults": True, "memory": True}},
+    "--native-memory": {"streams": {"native_memory": 512 << 10}},
 }
 
 

@@ -61,8 +61,9 @@ class Recording:
         **more: Any,
     ) -> None:
         """`more`: further fields of Options."""
+        more["streams"] = {**more.get("streams", {}), **({"layers": layers} if layers else {})}
         self.folder, self._stop = folder, threading.Event()
-        self.session = Session(Options(folder, source, layers=layers, observed=observed, filters=filters, **more), ["bench"])
+        self.session = Session(Options(folder, source, observed=observed, filters=filters, **more), ["bench"])
         self.session.start(pid)
         self._thread = threading.Thread(target=self.session.run, args=(self._stop.is_set, lambda status: None))
         self._used, self._start = time.process_time(), time.monotonic()

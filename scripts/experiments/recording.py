@@ -78,7 +78,10 @@ def record(
     try:
         if process.stdout.readline() != "ready\n":
             sys.exit(f"{program.name} did not become ready; what it said is above.")
-        session = Session(Options(**{"output": folder, "source": "agent", "layers": layers, "segment_s": segment_s, **(more or {})}), sys.argv)
+        session = Session(
+            Options(**{"output": folder, "source": "agent", "streams": {"layers": layers} if layers else {}, "segment_s": segment_s, **(more or {})}),
+            sys.argv,
+        )
         try:
             session.start(process.pid)
             go_on = threading.Timer(settle_s, process.stdin.close)  # the end of its input is as good as a line

@@ -1,16 +1,15 @@
 #!/bin/bash
 # Build what scripts/vm/run.sh boots: a Debian root with a kernel, this project's packages and its Python, as a disk. What is there is kept.
 #
-#   scripts/vm/build.sh [KERNEL]   6.1 (the default; Debian 12's own), 6.12 (from its backports)
+#   scripts/vm/build.sh [KERNEL]   6.1 (the default; Debian 12's own), 6.12 (from its backports), 6.1-arm64, 6.12-arm64
 #
-# It lies in $PYTRACE_VM/KERNEL, by default .build/vm (about 6 GB for each kernel, half of that while it is built).
+# It lies in $PYTRACE_VM/KERNEL, by default .build/vm, of arm64 /var/lib/pytrace-ebpf/vm (about 6 GB for each kernel, half of that while it is built).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 KERNEL=${1:-6.1}
 SUITE=bookworm PYTHON=3.11
-VM=$(readlink -m "${PYTRACE_VM:-.build/vm}")
-PLACE=$VM/$KERNEL
+. scripts/vm/kernels.sh
 TREE=/pytrace # where the working tree lies in it
 PACKAGES=python3,python3-venv,python3-bpfcc,python3-dev,gcc,libc6-dev,make,udev,kmod,procps,iproute2,util-linux,acl
 
@@ -25,50 +24,81 @@ need() { # COMMAND PACKAGE
 }
 
 case $KERNEL in
-    6.1) from=() ;;
-    6.12) from=("$SUITE-backports") ;;
-    *) say "no kernel $KERNEL is known here: 6.1, 6.12"; exit 2 ;;
+    6.1 | 6.1-arm64) from=() ;;
+    6.12 | 6.12-arm64) from=("$SUITE-backports") ;;
+    *) say "no kernel $KERNEL is known here: 6.1, 6.12, 6.1-arm64, 6.12-arm64"; exit 2 ;;
 esac
 
 made_from() { cat pyproject.toml scripts/vm/build.sh; }
 
+# So that a chroot can start what is for another processor: the kernel has QEMU do it.
+emulate() {
+    need qemu-$MACHINE-static qemu-user-static
+    need update-binfmts binfmt-support
+    need arch-test arch-test
+    mountpoint -q /proc/sys/fs/binfmt_misc || as_root mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
+    as_root update-binfmts --enable "qemu-$MACHINE"
+}
+
+# Packages for the Python of another processor: as they are published, and those that are of Python alone are built here.
+fetch_foreign() {
+    local wanted each platforms=() pure=()
+    for each in manylinux_2_17 manylinux2014 manylinux_2_26 manylinux_2_28; do platforms+=(--platform "${each}_$MACHINE"); done
+    mapfile -t wanted < <(.venv/bin/python scripts/vm/requirements.py)
+    for each in "${wanted[@]}"; do
+        .venv/bin/python -m pip download -qq --disable-pip-version-check -d "$VM/wheels-$ARCH" --find-links "$VM/wheels-$ARCH" --only-binary :all: \
+            --python-version $PYTHON "${platforms[@]}" "$each" 2>/dev/null || pure+=("$each")
+    done
+    [ ${#pure[@]} = 0 ] || .venv/bin/python -m pip wheel -qq --disable-pip-version-check --no-deps -w "$VM/wheels-$ARCH" "${pure[@]}"
+    as_root mkdir -p "$root$TREE/.venv/lib/python$PYTHON/site-packages"
+    as_root .venv/bin/python -m pip install -qq --disable-pip-version-check --no-compile --no-index --find-links "$VM/wheels-$ARCH" --only-binary :all: \
+        --python-version $PYTHON "${platforms[@]}" --target "$root$TREE/.venv/lib/python$PYTHON/site-packages" "${wanted[@]}"
+}
+
+if is_foreign; then emulate; fi # again after each start of this host
 stamp=$(made_from | sha256sum)
 [ "$(cat "$PLACE/made-from" 2>/dev/null)" != "$stamp" ] || exit 0
 
 need mmdebstrap mmdebstrap
-need qemu-system-x86_64 qemu-system-x86
+need $EMULATOR $EMULATOR_IN
 need mke2fs e2fsprogs
 scripts/setup.sh
 mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' | sort -u | head -n 1)
 [ -n "$mirror" ] || { say "apt on this host knows no Debian mirror to build from"; exit 1; }
 
 say "building $PLACE (some minutes, once)"
-mkdir -p "$PLACE" "$VM/wheels"
+[ -w "$VM" ] || { as_root mkdir -p "$VM" && as_root chown "$(id -u)" "$VM"; }
+mkdir -p "$PLACE" "$VM/wheels" "$VM/wheels-$ARCH"
 root=$PLACE/root
 if [ ! -e "$root" ]; then
     as_root rm -rf "$root.new"
     sources=("deb $mirror $SUITE main")
     for suite in "${from[@]}"; do sources+=("deb $mirror $suite main"); done
-    as_root mmdebstrap --quiet --variant=minbase --mode=root --include="$PACKAGES" "$SUITE" "$root.new" "${sources[@]}"
+    as_root mmdebstrap --quiet --variant=minbase --mode=root --architectures=$ARCH --include="$PACKAGES" "$SUITE" "$root.new" "${sources[@]}"
     as_root chroot "$root.new" env DEBIAN_FRONTEND=noninteractive sh -euc "
         apt-get -qq update
-        apt-get -qq -y --no-install-recommends -t ${from[0]:-$SUITE} install initramfs-tools linux-image-cloud-amd64 linux-headers-cloud-amd64
+        apt-get -qq -y --no-install-recommends -t ${from[0]:-$SUITE} install initramfs-tools linux-image-cloud-$ARCH linux-headers-cloud-$ARCH
         apt-get clean" >"$PLACE/kernel.log" 2>&1 || { tail -n 15 "$PLACE/kernel.log" >&2; exit 1; }
     as_root mv "$root.new" "$root"
 fi
 
 # Its packages are fetched and built here, where pip is configured, and installed there, without a network.
 [ "$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')" = $PYTHON ] || { say "the packages have to be built by Python $PYTHON"; exit 1; }
-.venv/bin/python -m pip wheel -qq --disable-pip-version-check -w "$VM/wheels" -r <(.venv/bin/python scripts/vm/requirements.py)
-as_root mkdir -p "$root$TREE" "$root/wheels"
-as_root mount --bind "$VM/wheels" "$root/wheels"
-trap 'as_root umount "$root/wheels"' EXIT
-as_root chroot "$root" sh -euc "
-    rm -rf $TREE/.venv
-    python3 -m venv --system-site-packages $TREE/.venv
-    $TREE/.venv/bin/python -m pip install -qq --no-index --find-links /wheels /wheels/*.whl"
-as_root umount "$root/wheels"
-trap - EXIT
+as_root rm -rf "$root$TREE/.venv"
+if is_foreign; then
+    as_root chroot "$root" python3 -m venv --system-site-packages --without-pip $TREE/.venv
+    fetch_foreign
+else
+    .venv/bin/python -m pip wheel -qq --disable-pip-version-check -w "$VM/wheels" -r <(.venv/bin/python scripts/vm/requirements.py)
+    as_root mkdir -p "$root$TREE" "$root/wheels"
+    as_root mount --bind "$VM/wheels" "$root/wheels"
+    trap 'as_root umount "$root/wheels"' EXIT
+    as_root chroot "$root" sh -euc "
+        python3 -m venv --system-site-packages $TREE/.venv
+        $TREE/.venv/bin/python -m pip install -qq --no-index --find-links /wheels /wheels/*.whl"
+    as_root umount "$root/wheels"
+    trap - EXIT
+fi
 as_root install -m 755 scripts/vm/init "$root/init-vm"
 
 say "making its disk"

@@ -4,8 +4,10 @@
 #   scripts/vm/compile.sh KERNEL      into $PYTRACE_VM/KERNEL/kept, where scripts/vm/run.sh takes them from; what is there is kept
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-export PYTRACE_VM=${PYTRACE_VM:-.build/vm}
-place=$(readlink -m "$PYTRACE_VM")/$1
+KERNEL=$1
+. scripts/vm/kernels.sh
+place=$PLACE
+export PYTRACE_VM=$VM
 tree=$PWD
 
 # The image's root is not changed: what is put in lies in memory, and goes with this mount namespace.
@@ -27,7 +29,19 @@ inside() {
     cp -a var/cache/pytrace-ebpf "$place/kept/var/cache/"
 }
 
-if [ $# = 2 ]; then
+# For another processor this host's bcc compiles, whose emulation has no bpf(2). Debian splits a kernel's headers in two, which are laid over each other.
+for_another() {
+    local release common
+    release=$(basename "$place"/root/lib/modules/*)
+    common=$(echo "$place"/root/usr/src/linux-headers-*-common)
+    mkdir -p "$place/kept"
+    mount -t overlay none -o "lowerdir=$place/root/usr/src/linux-headers-$release:$common" "$1"
+    BCC_KERNEL_SOURCE=$1 ARCH=$ARCH PYTHONPATH=$tree .venv/bin/python -B scripts/vm/compile.py "$release" "$MACHINE" "$place/kept"
+}
+
+if [ $# = 2 ] && is_foreign; then
+    for_another "$2"
+elif [ $# = 2 ]; then
     inside "$2"
 else
     work=$(mktemp -d)

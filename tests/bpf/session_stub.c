@@ -10,10 +10,12 @@
 #include <string.h>
 #include <unistd.h>
 
-__asm__(".symver dlsym,dlsym@GLIBC_2.2.5");
-__asm__(".symver dladdr,dladdr@GLIBC_2.2.5");
-__asm__(".symver pthread_create,pthread_create@GLIBC_2.2.5");
-__asm__(".symver pthread_detach,pthread_detach@GLIBC_2.2.5");
+#include "../../probes/processor.h"
+
+__asm__(".symver dlsym,dlsym@" OLDEST_GLIBC);
+__asm__(".symver dladdr,dladdr@" OLDEST_GLIBC);
+__asm__(".symver pthread_create,pthread_create@" OLDEST_GLIBC);
+__asm__(".symver pthread_detach,pthread_detach@" OLDEST_GLIBC);
 
 int pytrace_acting; /* 0: no thread of the program's does anything for it */
 

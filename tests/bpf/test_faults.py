@@ -14,9 +14,9 @@ import pytrace_ebpf
 from pytrace_ebpf.record.kernel import tracefs
 from pytrace_ebpf.record.scheduling.faults import Faults
 from pytrace_ebpf.record.scheduling.sched import SchedProbes
-from pytrace_ebpf.trace.memory import GROWN, MAJOR, MINOR
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
+from pytrace_ebpf.trace.streams.faults import GROWN, MAJOR, MINOR
 from tests.bpf.conftest import COMMAND, lost
 from tests.conftest import PATIENCE_S, REPOSITORY, Python, Target, links_of
 
@@ -91,7 +91,7 @@ def test_what_has_no_room_in_the_ring_is_counted(target: Callable[..., Target]) 
     counts = []
     for ring_bytes in (16 << 20, 16 << 10):
         process = target("touches", "--wait")
-        scheduling = SchedProbes(256, True, fault_ring_bytes=ring_bytes)
+        scheduling = SchedProbes(256, True, rings={"faults": ring_bytes})
         try:
             faults = Faults(scheduling.programs)
             faults.add(process.pid)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.cpython import parking
 from pytrace_ebpf.record.kernel import system_calls
@@ -19,7 +20,7 @@ from pytrace_ebpf.record.scheduling.sched import SchedProbes
 from pytrace_ebpf.trace.schema import SchedKind
 
 HASH, ARRAY, PER_CPU_ARRAY = 1, 2, 6
-NANOSLEEP = 230  # clock_nanosleep, x86-64
+NANOSLEEP = processors.here().call("clock_nanosleep")
 
 
 @pytest.fixture

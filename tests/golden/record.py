@@ -217,7 +217,7 @@ def native(folder: Path) -> None:
     tensors.argument_columns = tapped("arguments", columns[1])
     layers._error_columns = tapped("errors", columns[2])
     program = str(Path(__file__).parents[1] / "targets" / "native.py")
-    attach([PYTHON[0], program, "--wait", str(folder), "1"], Options(folder / "native", "usdt", layers=("operator", "blas", "cuda")))
+    attach([PYTHON[0], program, "--wait", str(folder), "1"], Options(folder / "native", "usdt", streams={"layers": ("operator", "blas", "cuda")}))
     layers.call_columns, tensors.argument_columns, layers._error_columns = columns
     keep("native")
 

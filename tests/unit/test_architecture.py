@@ -13,14 +13,15 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 NAMES = [str(path.relative_to(PACKAGE)) for path in MODULES]
 # Packages that a package may import from, besides itself and the top (errors, version).
 MAY_IMPORT = {
+    "processors": set(),
     "trace": set(),
-    "rebuild": {"trace"},
-    "derive": {"trace", "rebuild"},
-    "analyze": {"derive", "trace", "rebuild"},
+    "rebuild": {"processors", "trace"},
+    "derive": {"processors", "trace", "rebuild"},
+    "analyze": {"processors", "derive", "trace", "rebuild"},
     "view": {"analyze", "derive", "trace"},
     "experiment": {"view", "analyze", "derive", "trace"},
     "diff": {"experiment", "view", "analyze", "derive", "trace"},
-    "record": {"trace", "rebuild"},
+    "record": {"processors", "trace", "rebuild"},
     "daemon": {"record", "view", "analyze", "derive", "trace"},
     "cli": {"daemon", "diff", "experiment", "view", "analyze", "derive", "trace", "record"},
 }

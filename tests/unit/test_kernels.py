@@ -80,3 +80,10 @@ def test_every_test_that_is_named_is_there() -> None:
     for each in named:
         file, _, test = each.partition("::")
         assert f"def {test.partition('[')[0]}(" in (REPOSITORY / file).read_text() if test else (REPOSITORY / file).exists(), each
+
+
+def test_a_kernel_of_another_processor_has_a_row_of_its_own(tmp_path: Path) -> None:
+    passed = f'<testcase classname="{OFF}" name="{FUNCTION}"/>'
+    releases = "6.1.0-50-cloud-amd64", "6.1.0-50-cloud-arm64"
+    said = written(*(results(tmp_path / f"{release}.xml", release, passed) for release in releases)).stdout
+    assert [row(said, kernel)["off the core"] for kernel in ("6.1.0-50", "6.1.0-50 arm64")] == ["1 of 1"] * 2

@@ -13,13 +13,13 @@ from rich.console import Console
 
 import pytrace_ebpf
 from pytrace_ebpf.cli import main
-from pytrace_ebpf.trace.losses import LOSS_CLASSES
+from pytrace_ebpf.trace.losses import LOSS_CLASSES, LOST
 from pytrace_ebpf.trace.schema import TABLES
 from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import summary, text
 from pytrace_ebpf.view.by import BY
 from pytrace_ebpf.view.grid import Listing
-from pytrace_ebpf.view.head import LOST, cost_lines, head, interpreter_lines, loss_lines, native_lines, taken_lines, unserved_lines
+from pytrace_ebpf.view.head import cost_lines, head, interpreter_lines, loss_lines, native_lines, taken_lines, unserved_lines
 from tests.unit.synthetic import GIL, Script, sample, write_trace
 
 LONG = "a_function_with_a_name_" * 20

@@ -28,7 +28,7 @@ class LiveStates(split.Timeline):
         """`machine`: what `uname -m` says."""
         self._machine = machine
         self._holding = np.zeros(0, np.int64)  # threads that went off their core with the GIL, and have not come back
-        super().__init__(PROCESSES.arrow.empty_table().to_pandas())
+        super().__init__(PROCESSES.arrow.empty_table().to_pandas(), machine=machine)
 
     def segment(self, sched: pa.Table | None, end_ns: int, losses: pa.Table | None = None) -> pd.DataFrame:
         """The intervals of the next segment, which ends at `end_ns`, from its rows of schema.SCHED and LOSSES."""

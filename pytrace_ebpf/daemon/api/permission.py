@@ -9,12 +9,14 @@ from typing import Any
 
 from pytrace_ebpf.daemon.api.peer import Peer
 from pytrace_ebpf.errors import TargetError, UsageError
+from pytrace_ebpf.trace.declared import STREAMS
 
 EVERYBODY = "*"
 # What is of no harm to others: it is about the process that is asked for, and what it takes of the host is bounded by the user's own limits.
 USERS_OPTIONS = (
-    "duration", "output", "quiet", "source", "sample", "switches", "budget", "no-follow", "include", "exclude", "args", "redact", "max-depth", "c-calls", "lines",
-    "lines-of", "opcodes", "opcodes-of", "layers", "operators", "faults", "memory", "native-memory", "max-size", "request",
+    "duration", "output", "quiet", "source", "sample", "switches", "budget", "no-follow", "include", "exclude", "max-depth", "c-calls",
+    "max-size", "request",
+    *(name.replace("_", "-") for stream in STREAMS if stream.users for name in stream.options),
 )  # fmt: skip
 
 

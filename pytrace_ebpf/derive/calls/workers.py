@@ -26,6 +26,7 @@ from pytrace_ebpf.derive.scheduling.curve import Curve
 from pytrace_ebpf.derive.scheduling.last_at import last_at
 from pytrace_ebpf.derive.scheduling.split import Timeline, on_cores, thread_keys
 from pytrace_ebpf.derive.store import checked_rows
+from pytrace_ebpf.trace.manifest import machine_of
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLS, SchedKind
 
@@ -51,7 +52,7 @@ class Workers:
         self._known = trace.scheduling["source"] == "bpf"
         if not self._known:
             return
-        self._timeline = Timeline(trace.processes(), trace.losses())
+        self._timeline = Timeline(trace.processes(), trace.losses(), machine=machine_of(trace.manifest))
         self._woken = Woken(*np.zeros((3, 0), np.int64))
         self._slices = np.zeros((3, 0), np.int64)  # start_ns, end_ns, master
         self._python = self._met = np.zeros(0, np.int64)

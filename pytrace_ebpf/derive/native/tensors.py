@@ -9,7 +9,8 @@ import pandas as pd
 import pyarrow as pa
 
 from pytrace_ebpf.derive.store import State
-from pytrace_ebpf.trace.schema import ARGUMENTS, OPERATORS
+from pytrace_ebpf.trace.schema import OPERATORS
+from pytrace_ebpf.trace.streams.layers import ARGUMENTS
 
 UNREAD = -1
 _WAITING = "waiting"

@@ -41,7 +41,7 @@ class Waits:
     def __init__(self, processes: pd.DataFrame, losses: pd.DataFrame, start_ns: int, machine: str) -> None:
         """The tables schema.PROCESSES and LOSSES, when recording began, and what `uname -m` said."""
         self._processes, self._machine = processes, machine
-        self._states = States(start_ns, windows_of(losses, SCHED_LOSSES))
+        self._states = States(start_ns, windows_of(losses, SCHED_LOSSES), machine)
         self._threads = split.Threads()
         self._going_on = np.zeros(0, _ROW)  # rows of the waits that have not ended
 

@@ -31,28 +31,29 @@ class Known:
 
 
 def timeline(
-    sched: pd.DataFrame, processes: pd.DataFrame, end_ns: int, losses: pd.DataFrame | None = None, known: Known | None = None
+    sched: pd.DataFrame, processes: pd.DataFrame, end_ns: int, losses: pd.DataFrame | None = None, known: Known | None = None, machine: str = ""
 ) -> pd.DataFrame:
     """State intervals of every thread: one row per interval, by thread and in the order of time.
 
     Takes schema.SCHED, schema.PROCESSES and schema.LOSSES rows; the last interval of a living thread
-    ends at `end_ns`. `known`: where `sched` does not begin with the recording. Columns: pid, tid, start_ns, end_ns, state (on_cpu, runq_wait, gil_wait, blocked),
+    ends at `end_ns`. `known`: where `sched` does not begin with the recording; `machine`: what `uname -m` said.
+    Columns: pid, tid, start_ns, end_ns, state (on_cpu, runq_wait, gil_wait, blocked),
     cpu (of the interval's first event), syscall (gil_wait, blocked; else -1), other_tid (gil_wait,
     blocked: the waker; runq_wait after preemption: who got the core; else 0). Unknown time has no row.
     """
-    rows = Timeline(processes, losses, known).take(sched, np.zeros(len(sched), np.int64), [end_ns])
+    rows = Timeline(processes, losses, known, machine).take(sched, np.zeros(len(sched), np.int64), [end_ns])
     return rows.drop(columns=["began_ns", "goes_on"])
 
 
 class Timeline:
     """The same, some segments at a time: intervals are cut at the end of the last of them, and go on with the next."""
 
-    def __init__(self, processes: pd.DataFrame, losses: pd.DataFrame | None = None, known: Known | None = None) -> None:
+    def __init__(self, processes: pd.DataFrame, losses: pd.DataFrame | None = None, known: Known | None = None, machine: str = "") -> None:
         """As of timeline()."""
         before = Known(0, *np.zeros((3, 0), np.int64)) if known is None else known
         windows = np.zeros((0, 2), np.int64) if losses is None else windows_of(losses, SCHED_LOSSES)
         self._processes, self._threads = processes, Threads()
-        self._states = States(before.ts, windows[windows[:, 1] >= before.ts])
+        self._states = States(before.ts, windows[windows[:, 1] >= before.ts], machine)
         thread = self._thread(before.keys)
         self._states.set(thread, before.state)
         self._last = Switches.known(thread, before.ts, before.cpu, before.state)  # the row of each thread that goes on

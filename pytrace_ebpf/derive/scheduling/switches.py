@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.derive.scheduling.windows import touches
 from pytrace_ebpf.rebuild.states import DROPPED, LOST, states
 from pytrace_ebpf.rebuild.states import GONE as GONE
@@ -23,7 +24,6 @@ Bools = npt.NDArray[np.bool_]
 
 ON_CPU, RUNQ, GIL, BLOCKED = (NAMES.index(name) for name in ("on_cpu", "runq_wait", "gil_wait", "blocked"))
 STATES = (*NAMES, "off_cpu")  # off_cpu: without a core, not known in which of the others
-_FUTEX = 202  # x86-64
 _COLUMNS = ("ts", "kind", "cpu", "state", "syscall", "address", "other_tid")
 
 
@@ -66,8 +66,9 @@ class Switches:
 class States:
     """The states of all threads, some segments at a time."""
 
-    def __init__(self, origin_ns: int, windows: Ints) -> None:
-        """When recording began, and when scheduling events were lost (windows.windows_of)."""
+    def __init__(self, origin_ns: int, windows: Ints, machine: str = "") -> None:
+        """When recording began, when scheduling events were lost (windows.windows_of), and what `uname -m` said."""
+        self._machine, self._futex = machine, processors.of_trace(machine).call("futex")
         self._origin, self._windows, self._passed = origin_ns, windows, 0
         self._known = np.zeros(0, np.uint8)
         self._gil = np.zeros((0, 2), np.int64)
@@ -80,7 +81,7 @@ class States:
     def is_gil(self, thread: Ints, syscall: Ints, address: Ints) -> Bools:
         """Whether a thread waits there for the GIL of its process, or another interpreter's own: as in states.c."""
         start, end = self._gil[thread].T
-        found: Bools = (syscall == _FUTEX) & (((address >= start) & (address < end)) | (address & 7 == OTHER_GIL))
+        found: Bools = (syscall == self._futex) & (((address >= start) & (address < end)) | (address & 7 == OTHER_GIL))
         return found
 
     def set(self, thread: Ints, state: Ints) -> None:
@@ -116,7 +117,7 @@ class States:
         `thread`, `segment`: the number of each row's thread, and that of its segment from 0 on.
         """
         rows = self._with_losses(thread, sched, segment, ends_ns)
-        decided = states(vars(rows), rows.thread, rows.segment, self._known, self._gil)
+        decided = states(vars(rows), rows.thread, rows.segment, self._known, self._gil, self._machine)
         late = np.flatnonzero(decided.order[1:] < decided.order[:-1]) + 1  # who was woken in the moment in which it left its core
         if len(late):
             rows = rows.take(decided.order)

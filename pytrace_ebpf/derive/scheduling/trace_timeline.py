@@ -11,6 +11,7 @@ from pytrace_ebpf.derive.scheduling.split import Known, Timeline, timeline
 from pytrace_ebpf.derive.scheduling.switches import UNKNOWN
 from pytrace_ebpf.derive.sums import at_start
 from pytrace_ebpf.trace.frames import to_frame
+from pytrace_ebpf.trace.manifest import machine_of
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import SCHED
 from pytrace_ebpf.trace.window import Window
@@ -22,12 +23,12 @@ _SCHED = ("ts", "pid", "tid", "kind", "cpu", "state", "syscall", "address", "oth
 def timeline_of(trace: Trace, pid: int | None = None, tid: int | None = None) -> pd.DataFrame:
     """split.timeline of a trace or of a window of it, cut at its edges; of the threads of `pid` and `tid`, where these are given."""
     if not isinstance(trace, Window) or not trace.segments:
-        return timeline(trace.sched(pid=pid, tid=tid), trace.processes(), trace.end_ns, trace.losses())
+        return timeline(trace.sched(pid=pid, tid=tid), trace.processes(), trace.end_ns, trace.losses(), machine=machine_of(trace.manifest))
     whole, (first, known) = trace.whole, before(trace)
     chosen = [whole.part("sched", segment["index"]) for segment in whole.segments[first : trace.last]]
     rows = to_frame(pa.concat_tables([SCHED.arrow.empty_table(), *chosen]), SCHED)
     rows = rows.sort_values("ts", kind="stable", ignore_index=True)
-    rows = _own(timeline(rows, whole.processes(), trace.end_ns, whole.losses(), known), trace, pid, tid)
+    rows = _own(timeline(rows, whole.processes(), trace.end_ns, whole.losses(), known, machine_of(trace.manifest)), trace, pid, tid)
     return rows[rows["end_ns"] > rows["start_ns"]].reset_index(drop=True)
 
 
@@ -37,7 +38,7 @@ def timelines(trace: Trace) -> Iterator[pd.DataFrame]:
     began_ns is not before a window's start, and with its end nothing goes on.
     """
     whole, (first, known) = trace.whole, before(trace)
-    states = Timeline(whole.processes(), whole.losses(), known)
+    states = Timeline(whole.processes(), whole.losses(), known, machine_of(trace.manifest))
     chosen = whole.segments[first : getattr(trace, "last", None)] if trace.segments else []
     for place, sched in sched_groups(whole, chosen, _SCHED, _AT_ONCE):
         trace.progress("Following the states of threads", place / len(chosen))

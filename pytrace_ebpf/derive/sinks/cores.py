@@ -22,6 +22,7 @@ from pytrace_ebpf.derive.sink import Needs, Sink
 from pytrace_ebpf.derive.store import NO_STATE, State, checked_rows, load, packed, saved, unpacked
 from pytrace_ebpf.rebuild.shards import Shards
 from pytrace_ebpf.trace.derived import Pieces
+from pytrace_ebpf.trace.manifest import machine_of
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import WAITS
 
@@ -64,7 +65,7 @@ class OnCores(Sink):
 
     def begin(self, engines: Shards, first: int, state: State | None) -> None:
         trace = self.trace
-        self._timeline = Timeline(trace.whole.processes(), trace.whole.losses(), before(trace)[1])
+        self._timeline = Timeline(trace.whole.processes(), trace.whole.losses(), before(trace)[1], machine_of(trace.manifest))
         self._times, self._earlier, self._engines = CoreTimes(trace.start_ns), _Cells(), engines
         if state is not None:
             self._earlier = _Cells(checked_rows(state["cells"], _CELL), checked_rows(state["meanwhile"], _MEANWHILE))

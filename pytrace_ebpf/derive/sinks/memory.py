@@ -15,14 +15,16 @@ from pytrace_ebpf.derive.sums import MOST_NODES
 from pytrace_ebpf.rebuild.engine import CHARGE, Engine
 from pytrace_ebpf.rebuild.library import CHARGES, GONE_SINCE, LEVEL, PEAK
 from pytrace_ebpf.rebuild.shards import Shards
-from pytrace_ebpf.trace.memory import FAULT_KINDS, GROWN
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.trace.schema import ALLOCATIONS, FAULTS, MEMORY, NATIVE_BLOCKS
+from pytrace_ebpf.trace.schema import MEMORY
 from pytrace_ebpf.trace.segments import part_name
+from pytrace_ebpf.trace.streams.faults import FAULT_KINDS, FAULTS, GROWN
+from pytrace_ebpf.trace.streams.memory import ALLOCATIONS
+from pytrace_ebpf.trace.streams.native_memory import NATIVE_BLOCKS
 from pytrace_ebpf.trace.writing import write
 
-FAULTS_USED = ("minor_faults", "major_faults", "grown_bytes")  # by their kind in schema.FAULTS
-ALLOCATED = ("blocks", "bytes", "freed_blocks", "freed_bytes")  # columns of schema.ALLOCATIONS
+FAULTS_USED = ("minor_faults", "major_faults", "grown_bytes")  # by their kind in FAULTS
+ALLOCATED = ("blocks", "bytes", "freed_blocks", "freed_bytes")  # columns of ALLOCATIONS
 NATIVE = ("native_bytes", "native_freed_bytes")  # the second is GONE_SINCE
 AMOUNTS = (*FAULTS_USED, *ALLOCATED, *NATIVE)
 

@@ -26,6 +26,7 @@ from pytrace_ebpf.derive.store import State, checked_rows
 from pytrace_ebpf.rebuild.engine import Answers
 from pytrace_ebpf.rebuild.library import NO_ANSWER
 from pytrace_ebpf.rebuild.shards import Shards
+from pytrace_ebpf.trace.manifest import machine_of
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import WAIT_KINDS, WAITS
 from pytrace_ebpf.trace.segments import part_name
@@ -50,7 +51,7 @@ class Waits(Sink):
 
     def begin(self, engines: Shards, first: int, state: State | None) -> None:
         trace = self.trace
-        self._off_core = off_core.Waits(trace.processes(), trace.losses(), trace.start_ns, trace.manifest["host"].get("machine", ""))
+        self._off_core = off_core.Waits(trace.processes(), trace.losses(), trace.start_ns, machine_of(trace.manifest))
         self._moments, self._held = Moments(engines, among(trace.functions(), LIBRARY)), np.zeros(0, WAIT)
         if state is not None:
             self._off_core.resume(state)
@@ -90,7 +91,7 @@ class _Writer:
     def __init__(self, trace: Trace, into: Path, parts: list[str]) -> None:
         """`parts`: those that are there; further ones are added."""
         self._into, self._parts = into, parts
-        self._machine = trace.manifest["host"].get("machine", "")
+        self._machine = machine_of(trace.manifest)
         self._pids, self._primitives = trace.processes()["pid"].to_numpy(), among(trace.functions(), PRIMITIVES)
 
     def questions(self, waits: Rows) -> tuple[Ints, Ints]:

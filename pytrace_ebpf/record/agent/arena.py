@@ -8,6 +8,7 @@ event (17 to send, 5 to receive, half a million events at a time), where reading
 (scripts/bench/collector.py). The contract is probes/agent/agent.h.
 """
 
+import mmap
 import os
 import struct
 from collections.abc import Iterator
@@ -29,13 +30,13 @@ FREE, WRITING, FULL = range(3)  # chunk.state
 CALLS, VALUES, ALLOCATIONS, OPCODES = range(4)  # chunk.stream
 NAME = 255  # -function.first_line of what is no function but a name
 INTERPRETER = 254  # or of what says that a thread makes calls of an interpreter
-CHUNK_TABLE, MOST_CHUNKS, CHUNK_SIZE = 4096, 1 << 16, 64
+CHUNK_TABLE, MOST_CHUNKS, CHUNK_SIZE = 64 << 10, 1 << 16, 64
 FUNCTIONS_START = CHUNK_TABLE + MOST_CHUNKS * CHUNK_SIZE
 CHUNKS_START = 64 << 20
 EVERYTHING = (1 << 32) - 1  # arena.left_out_count
 MAGIC = int.from_bytes(b"pyragent", "little")
 
-_PAGE = 4096
+_PAGE = mmap.PAGESIZE
 _EVENT = 16  # bytes
 _MOST_CHUNK_BYTES = _EVENT << 20
 _LAST_FUNCTION = (1 << 20) - 1

@@ -32,7 +32,7 @@ LONGEST = 1 << 17  # bytes of a message
 _DISKS = (0xEF53, 0x58465342, 0x9123683E)  # f_type of ext4, XFS and Btrfs, of statfs(2)
 _MOST_KNOWN = 1064  # names of arenas that are remembered
 _NAMED, _DUMPABLE, _NO_NEW_PRIVS = 15, 4, 38  # prctl(2)
-_CAPSET, _CAPABILITY_VERSION_3 = 126, 0x20080522
+_CAPABILITY_VERSION_3 = 0x20080522
 
 
 def _is_answered_for(descriptor: int) -> bool:
@@ -222,7 +222,7 @@ def _become(rights: dict[str, Any]) -> None:
             os.setgroups(rights["groups"])
         os.setresgid(*[rights["gid"]] * 3)
         os.setresuid(*[rights["uid"]] * 3)
-        if libc.syscall(_CAPSET, (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()):
+        if libc.capset((ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     elif os.geteuid() != rights["uid"]:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))

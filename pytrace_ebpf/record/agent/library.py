@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pytrace_ebpf import native_library
+from pytrace_ebpf import native_library, processors
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.rebuild.decoding import Line
 from pytrace_ebpf.record.kernel.probe_sources import probes_directory
@@ -62,9 +62,9 @@ def dtypes_of(layout: str) -> dict[str, np.dtype]:
 
 @cache
 def best_clock() -> int:
-    """TSC where the kernel itself keeps time by it, so that it runs evenly and alike on all cores; else MONOTONIC."""
+    """TSC, the processor's own counter, where the kernel itself keeps time by it, so that it runs evenly and alike on all cores; else MONOTONIC."""
     try:
-        return TSC if _CLOCKSOURCE.read_text().strip() == "tsc" else MONOTONIC
+        return TSC if _CLOCKSOURCE.read_text().strip() == processors.here().counter else MONOTONIC
     except OSError:
         return MONOTONIC
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.record.cpython.layout import Layout
 from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.parsing.shape import decode, encode
@@ -31,7 +32,7 @@ _MAX_TEXT = 8 << 20  # characters of all code objects that are asked for at once
 _FRAME = struct.Struct("<QQ")
 _WALKS = 3
 _TRIES = 20
-PTHREAD_TID = (0x2D0, 0x30)  # where struct pthread keeps the thread id: glibc, musl (x86-64)
+PTHREAD_TID = processors.here().thread_id
 _SHIM = "__init__"
 HEAD_BEFORE_MAIN = 8  # of struct pyinterpreters: the pointer to the newest interpreter, and the one to the main one
 LAST_USED = 8  # of a thread state's status: bound_gilstate

@@ -2,10 +2,11 @@
 
 import struct
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.record.process.memory import Memory, MemoryFault
 from pytrace_ebpf.trace.schema import OBJECT_LOCK
 
-FUTEX = 202  # x86-64
+FUTEX = processors.here().call("futex")
 _NEAR = 4096  # bytes from the stack pointer in the system call to the semaphore: 256 to 296 seen on 3.13 to 3.15
 _LOCK = 8  # bytes before the semaphore: `addr` of struct wait_entry (Python/parking_lot.c), the same in 3.13 to 3.15
 _NODE = 32  # bytes behind the semaphore's begin: `node` (next, previous) in the circular list of those that wait

@@ -5,7 +5,6 @@ one in motion it is one that it had about then.
 """
 
 import os
-import platform
 import time
 from collections.abc import Container, Mapping
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.record.cpython import qualnames
 from pytrace_ebpf.record.cpython.frames import Walk, host_tids
 from pytrace_ebpf.record.cpython.lines import read_lines
@@ -30,7 +30,7 @@ State = Literal["on_cpu", "runq_wait", "gil_wait", "blocked"]
 _FRAME = np.dtype([("code", np.uint64), ("identity", np.uint32), ("position", np.int32)])
 _LOOK_S = 0.01  # the least between two looks at what a runnable thread does
 _IN_USER_CODE = -1
-_FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine())  # of a call with fewer arguments the rest are whatever the registers held
+_FUTEX = processors.here().call("futex")  # of a call with fewer arguments the rest are whatever the registers held
 _CLOCKS_S = 0.1  # for reading the clocks of cores
 
 

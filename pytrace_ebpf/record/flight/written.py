@@ -46,7 +46,7 @@ class Written:
         self._unlisted = 0
         self._skipped = dict(skipped)
         self._counts, self._lost, self._end_ns = Counter[str](), Counter[str](), start_ns
-        manifest = new_manifest(start_ns, metadata["target"], argv, asdict(options))
+        manifest = new_manifest(start_ns, metadata["target"], argv, options.as_recorded())
         self._clock = manifest["clock"]
         self._writer = Writer(options.output, manifest | self._news(metadata), room, another=not first)
         self._path, self._is_whole = self._writer.directory, False

@@ -8,6 +8,7 @@ import base64
 import ctypes
 import json
 import os
+import platform
 import struct
 import sys
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ _CALL, _READS_ANYTHING = 0x85, (4, 45)  # BPF_FUNC_probe_read and _str
 # Of libbcc, which bcc's own binding leaves out.
 lib.bpf_num_tables.argtypes, lib.bpf_num_tables.restype = [ctypes.c_void_p], ctypes.c_size_t
 lib.bpf_table_name.argtypes, lib.bpf_table_name.restype = [ctypes.c_void_p, ctypes.c_size_t], ctypes.c_char_p
+_MACHINE = {"arm64": "aarch64"}.get(os.environ.get("ARCH", ""), platform.machine())  # as bcc chooses its headers
 _LAYOUT = "layout_"  # common.h: maps that give the layout of a struct
 
 
@@ -76,7 +78,7 @@ def main() -> None:
     """Compile what stands on stdin."""
     output = os.dup(1)
     os.dup2(2, 1)  # whatever clang says
-    compiled = Unloaded(text=sys.stdin.buffer.read(), cflags=["-w"])
+    compiled = Unloaded(text=sys.stdin.buffer.read(), cflags=["-w", f"-DPROCESSOR_{_MACHINE}"])
     module = compiled.module
     maps: list[dict[str, Any]] = []
     structs: dict[str, Any] = {}

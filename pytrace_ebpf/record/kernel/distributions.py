@@ -4,6 +4,8 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pytrace_ebpf import processors
+
 Command = tuple[str, ...]
 
 
@@ -28,7 +30,7 @@ class Distribution:
 _APT_UPDATE = ("apt-get", "-q", "update")
 _APT = ("apt-get", "-q", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300", "install")
 _DISTRIBUTIONS = {
-    "debian": Distribution("Debian", _APT_UPDATE, _APT, "python3-bpfcc", ("linux-headers-{release}", "linux-headers-amd64")),
+    "debian": Distribution("Debian", _APT_UPDATE, _APT, "python3-bpfcc", ("linux-headers-{release}", f"linux-headers-{processors.here().debian}")),
     "ubuntu": Distribution("Ubuntu", _APT_UPDATE, _APT, "python3-bpfcc", ("linux-headers-{release}", "linux-headers-generic")),
     "fedora": Distribution("Fedora", (), ("dnf", "-y", "install"), "python3-bcc", ("kernel-devel-{release}", "kernel-devel")),
     # Never -Sy: new lists without an upgrade of all are what Arch warns of.

@@ -6,9 +6,10 @@ import os
 import struct
 from typing import NamedTuple
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.record.libc import libc
 
-_STATX = 332  # x86-64
+_STATX = processors.here().call("statx")
 _EMPTY_PATH, _DO_NOT_SYNC, _BASIC = 0x1000, 0x4000, 0x7FF
 _BYTES = 256
 _HERE = -100  # AT_FDCWD

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pytrace_ebpf import extras
+from pytrace_ebpf import extras, processors
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.kernel import abilities, tracefs
 from pytrace_ebpf.record.rights.debugging import rootless
@@ -105,9 +105,9 @@ def _findings() -> Iterator[Finding]:
 
 def _machine() -> Finding:
     machine, system = platform.machine(), platform.system()
-    if system != "Linux" or machine != "x86_64":
-        return Finding("machine", "problem", f"recording needs Linux on x86-64, and this is {system} on {machine}")
-    return Finding("machine", "ok", "this is Linux on x86-64")
+    if system != "Linux" or (processor := processors.of(machine)) is None:
+        return Finding("machine", "problem", f"recording needs Linux on {processors.NAMES}, and this is {system} on {machine}")
+    return Finding("machine", "ok", f"this is Linux on {processor.name}")
 
 
 def _abilities() -> Iterator[Finding]:

@@ -8,17 +8,20 @@ import ctypes
 import mmap
 import os
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.record.kernel import registering
 from pytrace_ebpf.record.kernel.system_calls import open_uprobe
 from pytrace_ebpf.record.libc import libc
 
-NOP5 = bytes.fromhex("0f1f440000")
+NOP5 = processors.here().nop5
 _CODE = bytes.fromhex("48897c24f8") + NOP5 + bytes.fromhex("488b4424f8c3")  # mov %rdi,-8(%rsp); nop; mov -8(%rsp),%rax; ret
 _AT, _TIMES, _VALUE = 5, 16, 0x0123456789ABCDEF  # the kernel makes it a call after the first time
 
 
 def is_written() -> bool | None:
-    """None where no probe can be placed here, by this user."""
+    """None where no probe can be placed here, by this user; False on a processor whose kernel makes no calls of probes."""
+    if not NOP5:
+        return False
     file = os.memfd_create("red-zone", os.MFD_CLOEXEC)
     try:
         os.write(file, _CODE.ljust(mmap.PAGESIZE, b"\xcc"))

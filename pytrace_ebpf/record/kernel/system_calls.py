@@ -10,14 +10,14 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.libc import libc
 
 KPROBE, TRACEPOINT, PERF_EVENT, RAW_TRACEPOINT = 2, 5, 7, 17  # program types; the first is that of uprobes, too
 _OF_EVENT, UPROBE_MULTI, UPROBE_SESSION = 41, 48, 57  # attach types
 
-_BPF, _PERF_EVENT_OPEN = 321, 298  # x86-64
-_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
+_BPF, _PERF_EVENT_OPEN, _FSOPEN, _FSCONFIG, _FSMOUNT = map(processors.here().call, ("bpf", "perf_event_open", "fsopen", "fsconfig", "fsmount"))
 _CREATE = 6  # FSCONFIG_CMD_CREATE
 _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _NEXT_KEY, _PROG_LOAD = range(6)
 _INFO, _RAW_TRACEPOINT_OPEN, _FREEZE, _LINK_CREATE = 15, 17, 22, 28

@@ -7,15 +7,17 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.kernel import registering, uprobe_multi
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.library_probes import LibraryProbes
 from pytrace_ebpf.record.kernel.uprobe_multi import Uprobe
+from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.output.tables import Columns, when_and_who
 from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.process.pinned import Descriptor, Pinned
@@ -35,7 +37,7 @@ _ALLOCATING = {
 }  # fmt: skip
 _FREEING = ("free", "cfree", "free_sized", "free_aligned_sized")
 _NEEDED = {"malloc", "calloc", "realloc", "free"}
-_LIBC, _LOADER = re.compile(r".*/libc(\.so\.6|-2\.\d+\.so)"), re.compile(r".*/ld(-linux-x86-64\.so\.2|-2\.\d+\.so)")  # glibc's
+_LIBC, _LOADER = re.compile(r".*/libc(\.so\.6|-2\.\d+\.so)"), re.compile(rf".*/(?:{re.escape(processors.here().loader)}|ld-2\.\d+\.so)")  # glibc's
 _LOOK_S, _LOOK_LATER_S, _YOUNG_S = 0.005, 0.5, 2.0  # between two looks at a process whose C library is not mapped yet
 _CALM_S = 0.1
 _PATIENCE_S, _MOST_LIBRARIES = 10.0, 64
@@ -71,6 +73,11 @@ class Blocks(Recorder):
         self._dead: dict[int, int] = {}  # processes that left blocks in the map, and whose they were
         self._deleted = Counter[int]()  # blocks of such, by user
         self._without: dict[str, int] = {}  # why -> processes
+
+    @classmethod
+    def of(cls, options: Options, recording: Recording, _scheduling: Recorder) -> Self:
+        """That of --native-memory."""
+        return cls(recording, options.value_of("native_memory"))
 
     def add(self, pid: int) -> None:
         """Attach at once; other processes are found among those that are known. Raises TargetError for a Python without a malloc to probe."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from pytrace_ebpf.record.native import calibrate, operators, signature, tensors
 from pytrace_ebpf.record.native.library import Native, throws
 from pytrace_ebpf.record.native.mapped import C10, CPP, PATTERNS, WHAT, mapped_libraries
 from pytrace_ebpf.record.native.store import natives, signed
+from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.output.tables import Columns, call_columns, when_and_who
 from pytrace_ebpf.record.parsing.sandbox import UnansweredError, native_parsers
 from pytrace_ebpf.record.process.pinned import Descriptor, Pinned
@@ -87,6 +88,11 @@ class NativeLayers(Recorder):
         self._refused: dict[tuple[str, str], int] = {}  # (library, why) -> functions that have no probe
         self._failed: Counter[tuple[str, str]] = Counter()  # (library, why) -> processes
         self._record(True)
+
+    @classmethod
+    def of(cls, options: Options, recording: Recording, _scheduling: Recorder) -> Self:
+        """That of --layers and --operators."""
+        return cls(recording, options.value_of("layers"), options.value_of("operators") or ())
 
     def add(self, pid: int) -> None:
         """Attach to what this process has mapped, at once; others are found among those that are known."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from pytrace_ebpf.lazy_imports import pa
 from pytrace_ebpf.record.output.tables import Columns, when_and_who
-from pytrace_ebpf.trace.schema import ARGUMENTS
+from pytrace_ebpf.trace.streams.layers import ARGUMENTS
 
 SIZES_OFFSET = 56  # of sizes_and_strides_ in a TensorImpl
 _ABSENT = 0xFFFF  # dims: TENSOR_ABSENT of probes/events.h

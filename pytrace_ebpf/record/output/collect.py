@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,53 +21,38 @@ from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
 # A probe takes the time before it reserves a place in the ring: rows younger than this at a cut go to the next segment.
 _SETTLING_NS = 5_000_000
-_WEIGHT = {"observed": 7, "allocations": 2}
-_COUNTED = {
-    "events": "call",
-    "sched": "sched",
-    "cputime": "sched",
-    "functions": "function",
-    "samples": "sample",
-    "observed": "value",
-}  # the manifest's `events`
 
 
-@dataclass(frozen=True)
-class Rule:
-    """How the rows of a table, a segment's, become that table.
-
-    make   of (table, batches of its rows, whether several recorders yielded them)
-    timed  rows that are younger than the end of the segment wait for the next one
-    """
-
-    make: Callable[[schema.Table, list[Columns], bool], pa.Table]
-    timed: bool = True
+Make: TypeAlias = Callable[
+    [schema.Table, list[Columns], bool], "pa.Table"
+]  # of batches of a segment's rows, and whether several recorders yielded them
 
 
-def _joined(make: Callable[[schema.Table, Columns], pa.Table], timed: bool = True) -> Rule:
-    return Rule(lambda table, batches, _: make(table, tables.joined(batches)), timed)
+def _joined(make: Callable[[schema.Table, Columns], pa.Table]) -> Make:
+    return lambda table, batches, _: make(table, tables.joined(batches))
 
 
-def _rule(table: schema.Table) -> Rule:
-    """The rule of all other tables: rows with a timestamp go to the segment of that time, others to the one in which they were drained."""
-    return _joined(tables.as_they_come, timed=not table.key and any(column.name == "ts" for column in table.columns))
-
-
-_RULES = {
-    "events": Rule(lambda _, batches, several: tables.events_table(batches, several)),
+# How rows become a table, where they are not taken as they come.
+_MAKE: Mapping[str, Make] = {
+    "events": lambda _, batches, several: tables.events_table(batches, several),
     "sched": _joined(tables.by_time),
     "cputime": _joined(tables.by_time),
-    "samples": _joined(tables.by_time, timed=False),  # with their stacks
+    "samples": _joined(tables.by_time),
     "arguments": _joined(lambda _, columns: arguments_table(columns)),
     "observed": _joined(observed_table),
-    "usage": _joined(tables.as_they_come, timed=False),  # a sample is taken for the segment that it closes
-    "opcodes": _joined(tables.as_they_come, timed=False),  # likewise
 }
+_AS_THEY_COME = _joined(tables.as_they_come)
+
+
+def _timed(table: schema.Table) -> bool:
+    """Whether rows that are younger than the end of a segment wait for the next one."""
+    return table.timed and not table.key and any(column.name == "ts" for column in table.columns)
 
 
 def counted(table: str, rows: int) -> dict[str, int]:
     """What so many rows of a table are in the manifest's `events`."""
-    return {_COUNTED[table]: rows} if table in _COUNTED else {}
+    name = schema.TABLES[table].counted
+    return {name: rows} if name else {}
 
 
 class Collector:
@@ -77,7 +61,7 @@ class Collector:
     def __init__(self, start_ns: int) -> None:
         self._batches: dict[str, list[Columns]] = defaultdict(list)
         self._of: dict[str, set[Hashable]] = defaultdict(set)
-        self.counts = dict.fromkeys(_COUNTED.values(), 0)
+        self.counts = dict.fromkeys((table.counted for table in schema.TABLES.values() if table.counted), 0)
         self.lost = dict.fromkeys(LOSS_CLASSES, 0)
         self.waiting = 0  # rows that are not in a segment yet, by their memory as rows of events
         self.drained_ns = start_ns  # nothing that is older was left where it came from
@@ -92,9 +76,9 @@ class Collector:
                 if count := tables.length(columns):
                     self._batches[name].append(columns)
                     self._of[name].add(of)
-                    self.waiting += count * _WEIGHT.get(name, 1)
-                    if name in _COUNTED:
-                        self.counts[_COUNTED[name]] += count
+                    self.waiting += count * schema.TABLES[name].weight
+                    for kind, number in counted(name, count).items():
+                        self.counts[kind] += number
 
     def lose(self, cumulative: np.ndarray) -> None:
         """Take in the loss counters, by class: what was added since the last look lies between the two looks."""
@@ -120,15 +104,14 @@ class Collector:
         drained, self._batches, cut = self._batches, defaultdict(list), {}
         for name, batches in drained.items():
             table = schema.TABLES[name]
-            rule = _RULES.get(name) or _rule(table)
-            rows, left = tables.cut_at(batches, end) if rule.timed else (batches, [])
+            rows, left = tables.cut_at(batches, end) if _timed(table) else (batches, [])
             if rows:
-                cut[name] = rule.make(table, rows, len(self._of[name]) > 1)
+                cut[name] = _MAKE.get(name, _AS_THEY_COME)(table, rows, len(self._of[name]) > 1)
             if left:
                 self._batches[name] = left
             else:
                 del self._of[name]
-        self.waiting = sum(tables.length(batch) * _WEIGHT.get(name, 1) for name, batches in self._batches.items() for batch in batches)
+        self.waiting = sum(tables.length(batch) * schema.TABLES[name].weight for name, batches in self._batches.items() for batch in batches)
         self._start_ns = end
         if "sched" in cut:
             self._not_reported(cut)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ class Recorded:
         self.start_ns = time.monotonic_ns()
         self.collector = Collector(self.start_ns)
         self.cost: dict[str, Any] = {"source": None, "ns_per_call": None}
-        manifest = new_manifest(self.start_ns, metadata["target"], argv, asdict(options))
+        manifest = new_manifest(self.start_ns, metadata["target"], argv, options.as_recorded())
         self._writer = Writer(options.output, manifest | self._news(metadata), options.max_size, options.keep)
 
     @property

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,7 @@ class Part:
 
     def begin(self, start_ns: int, metadata: Mapping[str, Any], counts: Mapping[str, int]) -> None:
         """Make the trace. Raises UsageError where nothing can be written there, HostError where its rights cannot be taken on."""
-        options = {**asdict(self._options), "output": self._output.path}
+        options = {**self._options.as_recorded(), "output": self._output.path}
         manifest = new_manifest(start_ns, metadata["target"], self._argv, options)
         self.counts, self._clock = dict.fromkeys(counts, 0), manifest["clock"]
         self._writer = Writer(self._output, manifest | self._news(metadata, _NO_COST), self._options.max_size, self._options.keep)

@@ -16,7 +16,7 @@ _PASSED = ("endbr64", "test", "cmp", "nop")  # they change neither an argument n
 
 
 def beginnings(file: BinaryIO, names: Iterable[str]) -> dict[str, int]:
-    """File offsets by name, of those that an x86-64 ELF file defines for others. Raises ValueError for anything else."""
+    """File offsets by name, of those that an ELF file for this machine defines for others. Raises ValueError for anything else."""
     functions, found = read_functions(file), {}
     for name in names:
         vaddr, size = functions.symbols.get(name, (0, 0))

@@ -1,6 +1,6 @@
 """What an interpreter's ELF file says: USDT probes, symbols, the runtime's address, the Python version.
 
-Pure: everything is read once from an open file, nothing from a process. x86-64 only.
+Pure: everything is read once from an open file, nothing from a process. A file for this machine only.
 USDT notes: https://sourceware.org/systemtap/wiki/UserSpaceProbeImplementation
 """
 
@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import BinaryIO
 
+from pytrace_ebpf import processors
+from pytrace_ebpf.processors.processor import Usdt
 from pytrace_ebpf.record.parsing.elf_file import ElfFile, Segment, file_offset
 from pytrace_ebpf.record.parsing.frame_register import CODE_BEFORE, frame_register
 
@@ -26,22 +28,7 @@ _MOST_NAMESAKES = 1000
 _MANY_SYMBOLS, _OF_CPYTHON = 20_000, (b"Py", b"_Py")
 _LONGEST_OPERANDS = 256
 
-# register -> its place among the words of the kernel's struct pt_regs (arch/x86/include/uapi/asm/ptrace.h)
-PT_REGS: Mapping[str, int] = {
-    **{f"r{number}": 15 - number for number in range(12, 16)},
-    **{"rbp": 4, "rbx": 5},
-    **{f"r{number}": 17 - number for number in range(8, 12)},
-    **{"rax": 10, "rcx": 11, "rdx": 12, "rsi": 13, "rdi": 14, "rip": 16, "rsp": 19},
-}
-_ENCODING = ("rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", *(f"r{number}" for number in range(8, 16)))
-_WIDE = {  # a register's narrower names -> its 64-bit name
-    **{narrow: wide for wide in _ENCODING[:8] for narrow in (wide, "e" + wide[1:], wide[1:])},
-    **{f"{letter}l": f"r{letter}x" for letter in "abcd"},
-    **{f"{name}l": f"r{name}" for name in ("si", "di", "bp", "sp")},
-    **{f"r{number}{suffix}": f"r{number}" for number in range(8, 16) for suffix in ("", "d", "w", "b")},
-    "rip": "rip",
-}
-_OPERAND = re.compile(r"(-?)(\d{1,2})@(?:%(\w+)|((?:-?\d{1,9})?)\(%(\w+)\))", re.ASCII)
+PT_REGS: Mapping[str, int] = processors.here().usdt.places
 _VERSION_TEXT = re.compile(rb"(3)\.(\d{1,2})\.(\d{1,3})(?:(?:a|b|rc)\d+)?\+?\0")
 
 
@@ -49,7 +36,7 @@ _VERSION_TEXT = re.compile(rb"(3)\.(\d{1,2})\.(\d{1,3})(?:(?:a|b|rc)\d+)?\+?\0")
 class Argument:
     """Where a probe's argument is: `size` bytes in `register`, or in memory at register + `displacement`.
 
-    `register` is the 64-bit name ("rax" for `%eax`); None for an operand of another form (a constant, an index).
+    `register` is the 64-bit name ("rax" for `%eax`, "x1" for `w1`); None for an operand of another form (a constant, an index).
     """
 
     size: int
@@ -111,7 +98,7 @@ class Functions:
 
 
 def read_functions(file: BinaryIO) -> Functions:
-    """The exported functions of an x86-64 ELF file. Raises ValueError for anything else."""
+    """The exported functions of an ELF file. Raises ValueError for anything else."""
     elf = ElfFile(file)
     return Functions(elf.segments, {each.name: (each.address, each.size) for each in elf.symbols() if each.kind in (_FUNCTION, _INDIRECT_FUNCTION)})
 
@@ -150,7 +137,7 @@ def section(file: BinaryIO, name: str) -> bytes:
 
 
 def read_binary(file: BinaryIO) -> Binary:
-    """Parse an x86-64 ELF file. Raises ValueError with one sentence for anything else."""
+    """Parse an ELF file for this machine. Raises ValueError with one sentence for anything else."""
     return _Reader(ElfFile(file)).binary()
 
 
@@ -162,19 +149,19 @@ def needed(file: BinaryIO) -> tuple[str, ...]:
         return ()
 
 
-def parse_arguments(text: str) -> tuple[Argument, ...]:
-    """Parse a probe's operands, such as `8@%rbp -4@%eax -4@112(%rsp)`."""
-    return tuple(_argument(operand) for operand in text.split())
+def parse_arguments(text: str, usdt: Usdt | None = None) -> tuple[Argument, ...]:
+    """Parse a probe's operands, such as `8@%rbp -4@%eax -4@112(%rsp)` on x86-64 and `8@x1 -4@[sp, 12]` on aarch64. `usdt`: another processor's."""
+    usdt = usdt or processors.here().usdt
+    return tuple(_argument(operand, usdt) for operand in usdt.split.split(text.strip()) if operand)
 
 
-def _argument(operand: str) -> Argument:
-    match = _OPERAND.fullmatch(operand)
+def _argument(operand: str, usdt: Usdt) -> Argument:
+    match = usdt.operand.fullmatch(operand)
     if not match:
         size = re.match(r"(-?)(\d{1,2})@", operand, re.ASCII)
         return Argument(int(size[2]) if size else 8, bool(size and size[1]), None, None)
-    sign, size_text, direct, displacement, base = match.groups()
-    register = _WIDE.get(direct or base)
-    return Argument(int(size_text), sign == "-", register, None if direct else int(displacement or 0))
+    register = usdt.wide.get(match["register"] or match["base"])
+    return Argument(int(match["size"]), match["sign"] == "-", register, None if match["register"] else int(match["displacement"] or 0))
 
 
 class _Reader:
@@ -245,12 +232,10 @@ class _Reader:
         """Before 3.11 no data holds the version, but Py_GetVersion() refers to its text: follow every operand."""
         vaddr, size = self.symbols.get("Py_GetVersion", (0, 0))
         code = self.elf.at(vaddr, min(size or 128, 512)) if vaddr else b""
-        for at in range(len(code) - 3):
-            relative, absolute = struct.unpack_from("<i", code, at)[0], struct.unpack_from("<I", code, at)[0]
-            for address in (vaddr + at + 4 + relative, absolute):
-                match = _VERSION_TEXT.match(self.elf.at(address, 16))
-                if match:
-                    return int(match[1]), int(match[2]), int(match[3])
+        for address in processors.here().code.addresses(code, vaddr):
+            match = _VERSION_TEXT.match(self.elf.at(address, 16))
+            if match:
+                return int(match[1]), int(match[2]), int(match[3])
         return None
 
 

@@ -1,4 +1,4 @@
-"""The parts of an x86-64 ELF file: segments, sections, symbols, notes, whatever its bytes are.
+"""The parts of an ELF file for this machine: segments, sections, symbols, notes, whatever its bytes are.
 
 The file is not trusted. So nothing is read beyond its end, each size and count has a bound, and what does not fit
 is left out, or is a ValueError where nothing could be said without it. A general reader of ELF has no such bounds.
@@ -11,8 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-_MACHINES = {3: "x86", 8: "MIPS", 20: "PowerPC", 21: "64-bit PowerPC", 22: "IBM S/390", 40: "ARM", 183: "AArch64", 243: "RISC-V", 258: "LoongArch"}
-_X86_64, _LITTLE_ENDIAN, _BITS_64 = 62, 1, 2
+from pytrace_ebpf import processors
+
+_MACHINES = {3: "x86", 8: "MIPS", 20: "PowerPC", 21: "64-bit PowerPC", 22: "IBM S/390", 40: "ARM", 243: "RISC-V", 258: "LoongArch"}
+_MACHINES |= {each.elf: each.name for each in processors.PROCESSORS.values()}
+_LITTLE_ENDIAN, _BITS_64 = 1, 2
 _LOAD, _DYNAMIC = 1, 2
 _STRTAB, _NEEDED = 5, 1  # tags
 _MOST_SEGMENTS = 256
@@ -62,9 +65,10 @@ class ElfFile:
         if len(head) < 20 or head[:4] != b"\x7fELF":
             raise ValueError("it is not a readable ELF file (it does not begin as one)")
         bits, machine = (64 if head[4] == _BITS_64 else 32), struct.unpack_from("<H" if head[5] == _LITTLE_ENDIAN else ">H", head, 18)[0]
-        if (bits, head[5], machine) != (64, _LITTLE_ENDIAN, _X86_64):
-            named = "x86-64" if machine == _X86_64 else _MACHINES.get(machine, f"machine {machine}")
-            raise ValueError(f"it is a program for {named} ({bits} bits), not x86-64")
+        here = processors.here()
+        if (bits, head[5], machine) != (64, _LITTLE_ENDIAN, here.elf):
+            named = _MACHINES.get(machine, f"machine {machine}")
+            raise ValueError(f"it is a program for {named} ({bits} bits), not {here.name}")
         if len(head) < 64:
             raise ValueError("it is not a readable ELF file (it ends within its header)")
         self.is_pie = struct.unpack_from("<H", head, 16)[0] == 3  # ET_DYN

@@ -27,7 +27,7 @@ _CLONE_NEW = {"mnt": 0x00020000, "uts": 0x04000000, "ipc": 0x08000000, "net": 0x
 _MS = 0x1 | 0x2 | 0x4 | 0x8  # of mount: read only, no set-user-id programs, no devices, no programs
 _MS_PRIVATE = 0x40000 | 0x4000  # and recursively
 _PR = {"pdeathsig": 1, "dumpable": 4, "seccomp": 22, "bounding": 24, "no_new_privs": 38}
-_CAPSET, _CAPABILITY_VERSION_3, _LAST_CAPABILITY = 126, 0x20080522, 63
+_CAPABILITY_VERSION_3, _LAST_CAPABILITY = 0x20080522, 63
 _LIMITS = {  # bytes, seconds, descriptors
     resource.RLIMIT_AS: 2 << 30,
     resource.RLIMIT_CPU: 600,
@@ -37,10 +37,11 @@ _LIMITS = {  # bytes, seconds, descriptors
     resource.RLIMIT_NPROC: 0,
     resource.RLIMIT_MEMLOCK: 0,
 }
-# read write close fstat lseek mmap mprotect munmap brk rt_sigaction rt_sigprocmask rt_sigreturn pread64 mremap madvise
-# sendto recvfrom recvmsg exit futex clock_gettime exit_group newfstatat (which fstat() is) getrandom
-_SYSTEM_CALLS = (0, 1, 3, 5, 8, 9, 10, 11, 12, 13, 14, 15, 17, 25, 28, 44, 45, 47, 60, 202, 228, 231, 262, 318)
-_X86_64 = 0xC000003E  # AUDIT_ARCH_X86_64
+_SYSTEM_CALLS = (
+    "read", "write", "close", "fstat", "lseek", "mmap", "mprotect", "munmap", "brk", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "pread64",
+    "mremap", "madvise", "sendto", "recvfrom", "recvmsg", "exit", "futex", "clock_gettime", "exit_group",
+    "newfstatat", "getrandom",  # the former is what fstat() is
+)  # fmt: skip
 # Codecs are modules too: those of CPython's texts, and those that sources are written in.
 _CODECS = ("utf-16-le", "utf-32-le", "utf-8-sig", "latin-1", "iso8859-15", "cp1252", "koi8-r", "gbk", "big5", "shift_jis", "euc_jp", "euc_kr")
 _MOST_DESCRIPTORS, _MOST_REQUEST = 4, 64 << 20
@@ -65,13 +66,16 @@ def drop_rights() -> None:
         except OSError:
             os.setresgid(*[_FALLBACK] * 3)
             os.setresuid(*[_FALLBACK] * 3)
-    _check(_libc.syscall(_CAPSET, (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()))
+    _check(_libc.capset((ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()))
     for limit, most in _LIMITS.items():
         resource.setrlimit(limit, (most, most))
     for option, value in (("dumpable", 0), ("no_new_privs", 1)):
         _check(_libc.prctl(_PR[option], value, 0, 0, 0))
     end_with_the_tracer()
-    _allow(_SYSTEM_CALLS)
+    from pytrace_ebpf import processors  # MODULE has it from PATH
+
+    here = processors.here()
+    _allow([here.call(name) for name in _SYSTEM_CALLS], here.audit)
 
 
 def end_with_the_tracer() -> None:
@@ -88,9 +92,9 @@ def _leave_the_host() -> None:
     os.chdir("/")
 
 
-def _allow(numbers: "tuple[int, ...]") -> None:
+def _allow(numbers: "list[int]", architecture: int) -> None:
     """All other system calls fail with EPERM from now on; such of another architecture end the process."""
-    steps = [(0x20, 0, 0, 4), (0x15, 1, 0, _X86_64), (0x06, 0, 0, 0x80000000), (0x20, 0, 0, 0)]  # architecture; number
+    steps = [(0x20, 0, 0, 4), (0x15, 1, 0, architecture), (0x06, 0, 0, 0x80000000), (0x20, 0, 0, 0)]  # architecture; number
     steps += [(0x15, len(numbers) - at, 0, number) for at, number in enumerate(numbers)]
     steps += [(0x06, 0, 0, 0x00050000 | 1), (0x06, 0, 0, 0x7FFF0000)]  # SECCOMP_RET_ERRNO EPERM, SECCOMP_RET_ALLOW
     program = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *step) for step in steps))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.cpython.layout import Layout, is_free_threaded, layout_for
 from pytrace_ebpf.record.kernel import memory_map
@@ -40,7 +41,7 @@ class NoRoom(HostError):  # noqa: N818
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _ADDRESSES = 1 << 47  # a program's own
 MOST_INTERPRETERS = 1 << 31  # that a row can have
-_GIL_SIZE = 208  # sizeof(struct _gil_runtime_state), 3.12+; one word more where it may be off
+_GIL_SIZE = 208 + processors.here().gil_wider  # sizeof(struct _gil_runtime_state), 3.12+; one word more where it may be off
 _PATIENCE_S = 10.0  # for an ELF file: CPython's largest takes 0.1 s
 _MOST_PARSED, _BINARY = 64, "binary"
 _REGISTERS = frozenset((*PT_REGS, None))
@@ -127,8 +128,7 @@ class Target:
         if self.runtime is None or self.layout is None:
             return 0, 0
         if self.layout.runtime_gil:
-            first, end = self.layout.runtime_gil
-            return self.runtime + first, self.runtime + end
+            return self.runtime + self.layout.runtime_gil[0], self.runtime + self.layout.runtime_gil[1] + processors.here().gil_wider
         try:
             interpreter = self.memory.u64(self.runtime + self.layout.runtime_main_interpreter)
             gil = self.memory.u64(interpreter + (self.layout.interpreter_gil or 0))

@@ -12,7 +12,7 @@ import resource
 import sys
 
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_DROP = 1, 38, 24
-_CAPGET, _CAPSET, _CAPABILITY_VERSION_3, _LAST_CAPABILITY = 125, 126, 0x20080522, 63
+_CAPABILITY_VERSION_3, _LAST_CAPABILITY = 0x20080522, 63
 _SIGKILL = 9
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -49,12 +49,12 @@ def become(rights: dict, executable: int, words: list) -> None:  # type: ignore[
 def _limit_capabilities(permitted: int) -> None:
     """Root's: those of `permitted` that this process has, which exec cannot add to without new privileges; another user has none by now."""
     header, ours = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
-    _check(_libc.syscall(_CAPGET, header, ours))
+    _check(_libc.capget(header, ours))
     if os.geteuid():
         permitted = 0
     low, high = permitted & ours[1], permitted >> 32 & ours[4]
     data = (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0)  # effective, permitted, inheritable
-    _check(_libc.syscall(_CAPSET, header, data))
+    _check(_libc.capset(header, data))
 
 
 def _check(result: int) -> None:

@@ -14,13 +14,14 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.record.libc import libc
 from pytrace_ebpf.record.process.pinned import Descriptor, Pinned, own_surroundings
 from pytrace_ebpf.record.rights import thread_rights
 
 _PATIENCE_S, _MOST_LEFT_ALONE = 2.0, 3
 _MOST_LINKS = 40  # as the kernel follows
-_LONGEST, _OPENAT2 = 4096, 437  # of a name; the system call on x86-64
+_LONGEST, _OPENAT2 = 4096, processors.here().call("openat2")  # of a name
 _IN_ROOT, _NO_MAGIC_LINKS = 0x10, 0x02  # RESOLVE_*
 
 

@@ -4,10 +4,11 @@ import ctypes
 import os
 from collections.abc import Sequence
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.record.libc import libc
 
-# Of x86-64. By the raw system call only the calling thread changes: the C library's functions change all threads.
-_CAPGET, _CAPSET, _SETGROUPS, _SETFSUID, _SETFSGID = 125, 126, 116, 122, 123
+# By the raw system call only the calling thread changes: the C library's functions change all threads.
+_CAPGET, _CAPSET, _SETGROUPS, _SETFSUID, _SETFSGID = map(processors.here().call, ("capget", "capset", "setgroups", "setfsuid", "setfsgid"))
 _CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h
 _UNCHANGED = -1  # answers with the present id
 

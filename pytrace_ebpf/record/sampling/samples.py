@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.cpython import qualnames
 from pytrace_ebpf.record.cpython.layout import Layout
@@ -85,7 +86,7 @@ class Samples(Recorder):
         settings = {
             "period": self._period_ns,
             "off_period": self._off_period_ns,
-            "fsbase": kernel.require("task_struct", "thread") + kernel.require("thread_struct", "fsbase"),
+            "thread_pointer": kernel.require("task_struct", "thread") + kernel.require("thread_struct", processors.here().thread_pointer),
             **{f"task_{field}": kernel.require("task_struct", field) for field in ("start_time", "pid", "tgid", "mm")},
             "follow": follow,
             "states": self._states,
@@ -123,6 +124,7 @@ class Samples(Recorder):
         for place, name in enumerate(("step", "finish")):
             self._programs.map(steps).set(place, self._programs.program(name + suffix, kind))
         try:
+            processors.require("native frames")
             self._programs.map(steps).set(_NATIVES, self._programs.program("natives" + suffix, kind))
         except HostError as error:
             self._refused = (f"native frames are not sampled: {error}",)

@@ -4,7 +4,7 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -12,10 +12,13 @@ from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.kernel import system_calls, tracefs
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.map import listed_cpus
+from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.output import tables
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.recorder import Recorder, Rows
-from pytrace_ebpf.trace.memory import GROWN
+from pytrace_ebpf.record.scheduling.sched import SchedProbes
+from pytrace_ebpf.record.source import Recording
+from pytrace_ebpf.trace.streams.faults import GROWN
 
 _INTERVAL_S, _CALM_S, _FEW = 0.1, 1.0, 20_000
 _ONLINE = Path("/sys/devices/system/cpu/online")
@@ -50,6 +53,12 @@ class Faults(Recorder):
                 raise HostError(f"the kernel refuses to count page faults ({error.strerror}); see pytrace-ebpf doctor") from error
             self._counts = False
             self._why_not = f"page faults and how the resident memory grows are not recorded: the kernel refuses to count them ({error.strerror})"
+
+    @classmethod
+    def of(cls, options: Options, _recording: Recording, scheduling: Recorder) -> Self:
+        """Required unless they come with --memory."""
+        assert isinstance(scheduling, SchedProbes)
+        return cls(scheduling.programs, not options.value_of("memory"))
 
     def add(self, pid: int) -> None:
         """What is resident now is no growth. The threads are those of the scheduling."""

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.libc import libc
 from pytrace_ebpf.record.output.tables import where
@@ -29,7 +30,7 @@ from pytrace_ebpf.record.scheduling.scheduling import Scheduling
 from pytrace_ebpf.trace.schema import LOSS_CLASSES, SCHED, SYSCALL_UNKNOWN, SchedKind
 
 _PAGES = (128, 32, 8)  # of data in a ring, the first that is granted: 16,384 switches; an ordinary user may lock 128 per core in all
-_OPEN = {"x86_64": 298, "aarch64": 241}  # perf_event_open
+_OPEN = processors.here().call("perf_event_open")
 _CLOEXEC = 8
 _HEAD, _TAIL = 1024, 1032  # in the first page
 _SOFTWARE, _DUMMY = 1, 9
@@ -211,13 +212,13 @@ def _switch_columns(records: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _open(pid: int, cpu: int) -> int:
-    if platform.machine() not in _OPEN:
+    if processors.of(platform.machine()) is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     attr: Any = np.zeros(1, _ATTR)
     attr["type"], attr["size"], attr["config"] = _SOFTWARE, _ATTR.itemsize, _DUMMY
     attr["sample_type"], attr["clockid"] = _TID | _TIME | _CPU, time.CLOCK_MONOTONIC
     attr["flags"] = _INHERIT | _EXCLUDE_KERNEL | _EXCLUDE_HV | _COMM | _COMM_EXEC | _TASK | _SAMPLE_ID_ALL | _USE_CLOCKID | _CONTEXT_SWITCH
-    fd = libc.syscall(_OPEN[platform.machine()], ctypes.c_void_p(attr.ctypes.data), pid, cpu, -1, ctypes.c_ulong(_CLOEXEC))
+    fd = libc.syscall(_OPEN, ctypes.c_void_p(attr.ctypes.data), pid, cpu, -1, ctypes.c_ulong(_CLOEXEC))
     if fd < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

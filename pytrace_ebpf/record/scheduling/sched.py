@@ -1,9 +1,10 @@
 """Scheduling of the traced threads: the BPF side's thread list, and each thread's state when recording began."""
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -45,9 +46,14 @@ class SchedProbes(Scheduling):
     _needed: Collection[str] = _EXACT
     why = "the kernel's scheduling events are recorded by eBPF: every switch, wake-up and migration"
 
-    def __init__(self, ring_pages: int, follow: bool, learn: Callable[[np.ndarray], None] = lambda rows: None, fault_ring_bytes: int = _PAGE) -> None:
-        """`learn`: is given rows of struct program_event, the ring's own memory, once those of `sched` are taken that they belong to."""
-        self.programs = self._load(ring_pages * _PAGE, fault_ring_bytes, follow)
+    def __init__(
+        self, ring_pages: int, follow: bool, learn: Callable[[np.ndarray], None] = lambda rows: None, rings: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
+        """`rings`: of streams that drain them, bytes of each; others have a page.
+
+        `learn`: is given rows of struct program_event, the ring's own memory, once those of `sched` are taken that they belong to.
+        """
+        self.programs = self._load({"sched": ring_pages * _PAGE, **rings}, follow)
         self._threads = self.programs.map("threads")
         self._dtype = self.programs.dtype("sched_event")
         self._ring = self.programs.ring("sched", self._dtype)
@@ -127,7 +133,7 @@ class SchedProbes(Scheduling):
         """Detach."""
         self.programs.close()
 
-    def _load(self, ring_bytes: int, fault_ring_bytes: int, follow: bool) -> Programs:
+    def _load(self, rings: Mapping[str, int], follow: bool) -> Programs:
         kernel = KernelTypes()
         settings = {
             "follow": follow,
@@ -139,7 +145,7 @@ class SchedProbes(Scheduling):
             **_of_ids(kernel),
             **parking.SETTINGS,
         }
-        sizes = {"sched": ring_bytes, "faults": fault_ring_bytes, "programs": _PROGRAMS * _PAGE}
+        sizes = {"programs": _PROGRAMS * _PAGE, **rings}
         try:
             return Programs("sched.c", settings | {"state_given": True}, sizes, self._only)
         except HostError:  # sched_switch has no such argument: Linux 5.17 or older

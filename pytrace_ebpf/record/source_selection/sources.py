@@ -111,7 +111,7 @@ class Sources(Recorder):
     def _look(self, target: Target, wish: str) -> Seen:
         if wish == SAMPLES_ALONE:
             return Seen()
-        return replace(self._look_for_all(target, wish), too_small=too_small(target, self._options.memory))
+        return replace(self._look_for_all(target, wish), too_small=too_small(target, bool(self._options.value_of("memory"))))
 
     def _look_for_all(self, target: Target, wish: str) -> Seen:
         if wish == "agent":
@@ -371,9 +371,8 @@ class Sources(Recorder):
         from pytrace_ebpf.record.agent.calls import AgentCalls
 
         options = self._options
-        return AgentCalls(
-            self._recording, options.arena_bytes, options.filters, options.follow, self._launches, options.observed, options.memory, self._bounded
-        )
+        observed, memory = options.observed, bool(options.value_of("memory"))
+        return AgentCalls(self._recording, options.arena_bytes, options.filters, options.follow, self._launches, observed, memory, self._bounded)
 
     def _make_usdt(self) -> "UsdtCalls":
         from pytrace_ebpf.record.usdt.calls import UsdtCalls

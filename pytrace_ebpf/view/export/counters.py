@@ -7,18 +7,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.trace.schema import ALLOCATIONS, FAULTS, NATIVE_BLOCKS
+from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.view.export.grouped import grouped
 from pytrace_ebpf.view.export.protobuf import Piece, Slot, data, messages, nested, number
 
 _COUNTER, _BYTES = 4, 3  # TrackEvent.Type; CounterDescriptor.Unit
 _BASE = 1 << 40  # uuids, beyond those of tracks.py
-# Of each table the column that adds up, and what the track is called.
-_SUMMED = {
-    FAULTS.name: ("grown_bytes", "resident memory"),
-    ALLOCATIONS.name: ("level_bytes", "allocated by Python"),
-    NATIVE_BLOCKS.name: ("level_bytes", "allocated by malloc"),
-}
+_COUNTERS = [counter for stream in STREAMS for counter in stream.counters]
 
 Ints = npt.NDArray[np.int64]
 
@@ -32,21 +27,21 @@ def counters(trace: Any, process: dict[int, int]) -> Iterator[bytes | memoryview
     usage = usage[usage["kind"] == "process"].dropna(subset=["rss_bytes"])
     before = usage["ts"] <= trace.start_ns
     first = pd.concat([usage[before].drop_duplicates("pid", keep="last"), usage[~before]]).drop_duplicates("pid").set_index("pid")["rss_bytes"]
-    begun: dict[tuple[str, int], int] = {}
+    begun: dict[tuple[int, int], int] = {}
     for segment in trace.segments:
-        for place, (table, (column, name)) in enumerate(_SUMMED.items()):
-            rows = trace.part(table, segment["index"], ["ts", "pid", column])
-            ts, pid, change = (rows[each].to_numpy() for each in ("ts", "pid", column))
+        for place, counter in enumerate(_COUNTERS):
+            rows = trace.part(counter.table, segment["index"], ["ts", "pid", counter.column])
+            ts, pid, change = (rows[each].to_numpy() for each in ("ts", "pid", counter.column))
             for one, own in grouped(pid):
-                uuid = _BASE + len(_SUMMED) * one + place
-                if (table, one) not in begun:
-                    begun[table, one] = int(first.get(one, 0)) if table == FAULTS.name else 0
-                    track = number(1, uuid) + number(5, process.get(one, 0)) + data(2, name) + data(8, number(3, _BYTES))
+                uuid = _BASE + len(_COUNTERS) * one + place
+                if (place, one) not in begun:
+                    begun[place, one] = int(first.get(one, 0)) if counter.resident else 0
+                    track = number(1, uuid) + number(5, process.get(one, 0)) + data(2, counter.title) + data(8, number(3, _BYTES))
                     yield data(1, number(10, 1) + data(60, track))
                 own = own[(change[own] != 0) & (ts[own] >= trace.start_ns) & (ts[own] < trace.end_ns)]
                 order = np.argsort(ts[own], kind="stable")
-                value = begun[table, one] + np.cumsum(change[own][order])
-                begun[table, one] = int(value[-1]) if len(value) else begun[table, one]
+                value = begun[place, one] + np.cumsum(change[own][order])
+                begun[place, one] = int(value[-1]) if len(value) else begun[place, one]
                 yield _values(ts[own][order], uuid, np.maximum(value, 0))
 
 

@@ -35,7 +35,7 @@ Buffer: TypeAlias = bytes | memoryview
 
 
 def write(trace: Any, timelines: Iterable[pd.DataFrame], out: BinaryIO) -> None:
-    """Write `trace`, with the thread states of analyze.time.trace_timeline's `timelines`, to `out`: its calls and its states a piece at a time."""
+    """Write `trace`, with the thread states of derive.scheduling.trace_timeline's `timelines`, to `out`: its calls and its states a piece at a time."""
     functions, manifest = trace.functions(), trace.manifest
     tracks = Tracks.of(trace.threads(), trace.thread_times())
     out.write(_clock(manifest))

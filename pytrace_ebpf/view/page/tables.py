@@ -5,13 +5,23 @@ from typing import Any
 
 import pandas as pd
 
+from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.trace.states import SPLIT
 from pytrace_ebpf.view.by import BY
 from pytrace_ebpf.view.names import named, plain
 from pytrace_ebpf.view.text import clean
 
 _MOST_ROWS = 500
-_OTHERS = ("thread", "wait", "gil", "core", "request", "task", "operator", "memory")
+_OTHERS = (
+    "thread",
+    "wait",
+    "gil",
+    "core",
+    "request",
+    "task",
+    "operator",
+    *dict.fromkeys(stream.by for stream in STREAMS if stream.report and stream.in_page),
+)
 
 
 def tables(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> dict[str, Any]:
@@ -28,9 +38,9 @@ def _has(trace: Any, facts: dict[str, Any], name: str) -> bool:
         "core": switches and not facts["sampled"],
         "request": not facts["sampled"],
         "operator": bool(manifest["options"].get("layers")),
-        "memory": bool(manifest["options"].get("memory")) or manifest.get("native_memory") is not None or manifest.get("faults") is not None,
     }
-    return bool(recorded.get(name, True))
+    of_it = [stream for stream in STREAMS if stream.by == name]
+    return bool(recorded.get(name, not of_it or any(stream.is_in(manifest) for stream in of_it)))
 
 
 def _table(trace: Any, tree: pd.DataFrame, facts: dict[str, Any], name: str) -> dict[str, Any]:

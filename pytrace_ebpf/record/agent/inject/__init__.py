@@ -10,7 +10,6 @@ killed.
 """
 
 import os
-import platform
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.agent.inject import pep768, seccomp
 from pytrace_ebpf.record.agent.inject.blocked import Blocked, blocked_threads, wanting_to_run
 from pytrace_ebpf.record.agent.inject.library import agent_functions, is_loaded, loader
+from pytrace_ebpf.record.agent.inject.machine import machine
 from pytrace_ebpf.record.agent.inject.pending_call import make_pending, pending_call
 from pytrace_ebpf.record.agent.inject.ptrace import NotStopped, Stopped, refuse_what_is_debugged
 from pytrace_ebpf.record.agent.inject.remote_call import Course, NoRoom, call
@@ -68,8 +68,6 @@ def begin(target: Target, session: Session, started: Callable[[], bool], patienc
     Raises TargetError when the target cannot begin it: it is suspended, held by a debugger, has no glibc, or comes to no
     safe point in time; HostError when this user or this machine cannot make it.
     """
-    if platform.machine() != "x86_64":
-        raise HostError(f"attaching the agent works on x86-64 only, not on {platform.machine()}; start the program with `pytrace-ebpf run`")
     if target.pid == os.getpid():
         raise TargetError(f"process {target.pid} is the tracer itself, which no agent can be let into; --sample shows where it is")
     # The kernel lets every stopped thread go when the thread that stopped it ends.
@@ -93,8 +91,8 @@ def _look(target: Target, library: Descriptor) -> None:
         raise TargetError(f"process {target.pid} has no agent")
     for candidate in blocked_threads(target, code):
         with suppress(NotStopped, NoRoom), Stopped(target.process, candidate.tid) as thread:
-            if candidate.still(thread.registers()):
-                call(thread, target.memory, agent["pytrace_look"], (), code.sigreturn, _LOADING_ROOM)
+            if candidate.still(machine.registers_of(thread)):
+                call(thread, target.memory, agent["pytrace_look"], (), code.sigreturn, _LOADING_ROOM, candidate.first)
                 return
     # The main thread alone makes that call before 3.12. While it waits for another thread, which the agent sees, 3.11 would look for the call there for ever: at its
     # next function it comes back to the same instruction until somebody else wants the GIL.
@@ -175,11 +173,13 @@ class _Attempt:
     def _load_in(self, candidate: Blocked) -> tuple[int, Course | None]:
         """How long the thread was stopped, in ns, and how the call went; None when it did not stand there any more."""
         with suppress(NotStopped, NoRoom), Stopped(self.target.process, candidate.tid) as thread:
-            if candidate.still(thread.registers()):
+            if candidate.still(machine.registers_of(thread)):
+                arguments: tuple[int | bytes, ...]
                 if self.agent:
-                    course = self._call(thread, self.agent["pytrace_begin"], os.fsencode(self.session.path) + b"\0")
+                    function, arguments = self.agent["pytrace_begin"], (os.fsencode(self.session.path) + b"\0",)
                 else:
-                    course = self._call(thread, self.loader.dlopen, os.fsencode(f"{self.session.path}/agent.so") + b"\0", _RTLD_NOW)
+                    function, arguments = self.loader.dlopen, (os.fsencode(f"{self.session.path}/agent.so") + b"\0", _RTLD_NOW)
+                course = call(thread, self.target.memory, function, arguments, self.loader.sigreturn, _LOADING_ROOM, candidate.first)
                 thread.release()
                 return thread.stop_ns, course
         return 0, None
@@ -190,9 +190,6 @@ class _Attempt:
         with pending_call(self.target, self.session.path, self.loader, self.agent) as stop_ns:
             self.stopped_ns = stop_ns
             return Injection("a pending call of the main thread", stop_ns) if self._wait(_SAFE_POINT_S) else None
-
-    def _call(self, thread: Stopped, function: int, *arguments: int | bytes) -> Course:
-        return call(thread, self.target.memory, function, arguments, self.loader.sigreturn, _LOADING_ROOM)
 
     def _wait(self, seconds: float) -> bool:
         end = min(self.end, time.monotonic() + seconds)

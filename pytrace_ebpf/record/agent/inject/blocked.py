@@ -8,19 +8,21 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.record.agent.inject.library import Loader
-from pytrace_ebpf.record.agent.inject.ptrace import Registers
+from pytrace_ebpf.record.agent.inject.machine import Registers
 from pytrace_ebpf.record.process.pinned import Pinned
 from pytrace_ebpf.record.process.target import Target
 
-_FUTEX, _RESTARTED = 202, 219
-# number: name, the least noticeable interruption first; the last ones return EINTR where they have a timeout
-_BENIGN = {
-    _FUTEX: "futex", 0: "read", 61: "wait4", 247: "waitid", 34: "pause", 43: "accept", 288: "accept4", 45: "recvfrom",
-    47: "recvmsg", 23: "select", 270: "pselect6", 271: "ppoll", 230: "clock_nanosleep", 35: "nanosleep", 7: "poll",
+_CALLS = processors.here().calls
+_FUTEX, _RESTARTED = _CALLS["futex"], _CALLS["restart_syscall"]
+# The least noticeable interruption first; the last ones return EINTR where they have a timeout. A processor need not have all of them.
+_NAMES = (
+    "futex", "read", "wait4", "waitid", "pause", "accept", "accept4", "recvfrom", "recvmsg", "select", "pselect6", "ppoll", "clock_nanosleep", "nanosleep", "poll",
     # One of the above with a timeout, that the kernel goes on with after a stop.
-    _RESTARTED: "restart_syscall", 232: "epoll_wait", 281: "epoll_pwait", 441: "epoll_pwait2",
-}  # fmt: skip
+    "restart_syscall", "epoll_wait", "epoll_pwait", "epoll_pwait2",
+)  # fmt: skip
+_BENIGN = {_CALLS[name]: name for name in _NAMES if name in _CALLS}
 _ORDER = {number: order for order, number in enumerate(_BENIGN)}
 _HEAP, _HEAP_HEAD = 1 << 26, 1 << 8  # malloc's arenas begin at multiples of the first; their locks lie below the second, what it gave out further on
 
@@ -32,12 +34,13 @@ class Blocked:
     tid: int
     number: int
     name: str
+    first: int  # argument
     pc: int
     sp: int
 
     def still(self, registers: Registers) -> bool:
         """Whether the thread, stopped meanwhile, stands where it stood."""
-        return (registers.orig_rax, registers.rip, registers.rsp) == (self.number, self.pc, self.sp)
+        return registers.stands_in(self.number, self.pc, self.sp)
 
 
 def blocked_threads(target: Target, loader: Loader) -> list[Blocked]:
@@ -47,7 +50,7 @@ def blocked_threads(target: Target, loader: Loader) -> list[Blocked]:
     for tid, number, first, sp, pc in _in_system_calls(target.process):
         name = _BENIGN.get(number)
         if name and not _inside(loader.code, pc) and not _holds_a_lock(number, first, gil, loader):
-            found.append(Blocked(tid, number, name, pc, sp))
+            found.append(Blocked(tid, number, name, first, pc, sp))
     return sorted(found, key=lambda thread: _ORDER[thread.number])
 
 

@@ -1,22 +1,23 @@
 """Where functions of the target's libraries lie in its memory, and where a few bytes of its memory are unused."""
 
+import mmap
 import os
 import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.process.memory import Memory, MemoryFault
 from pytrace_ebpf.record.process.pinned import Descriptor
 from pytrace_ebpf.record.process.target import Mapping as FileMapping
 from pytrace_ebpf.record.process.target import Target, load_bias, mapped_file, parse, parse_mappings
 
-_PAGE = 4096
+_PAGE = mmap.PAGESIZE
 _LIBC = re.compile(r"/libc(-[\d.]+)?\.so[^/]*$")
 _LIBDL = re.compile(r"/libdl(-[\d.]+)?\.so[^/]*$")
 _LOADER = re.compile(r"/ld-[^/]*$")
-_SIGRETURN = re.compile(rb"(?:\x48\xc7\xc0|\xb8)\x0f\x00\x00\x00\x0f\x05")  # mov $15,%rax (or %eax); syscall
 _MOST_CODE = 1 << 20
 _LOAD, _WRITABLE = 1, 2
 
@@ -27,7 +28,7 @@ class Loader:
 
     dlopen: int
     is_new: bool  # 2.34 or later
-    sigreturn: int  # libc's `mov $15,%rax; syscall`
+    sigreturn: int  # libc's code of rt_sigreturn, or the vDSO's
     code: tuple[tuple[int, int], ...]  # of the dynamic loader
     locks: tuple[tuple[int, int], ...]  # memory of the dynamic loader and of libc, where their locks are
 
@@ -141,17 +142,26 @@ def _symbols(target: Target, mappings: list[FileMapping]) -> dict[str, int]:
 
 
 def _sigreturn(target: Target, libc: list[FileMapping]) -> int:
+    """Where the code is by which signal handlers return."""
+    here = processors.here()
+    where, spans = "libc", [(m.start, m.end) for m in libc if m.executable]
+    if here.sigreturn_in_vdso:
+        where, spans = "vDSO", _vdso(target.process.read("maps"))
     try:
-        for mapping in (m for m in libc if m.executable):
-            for start in range(mapping.start, mapping.end, _MOST_CODE - 16):
-                found = _SIGRETURN.search(target.memory.read(start, min(_MOST_CODE, mapping.end - start)))
+        for first, end in spans:
+            for start in range(first, end, _MOST_CODE - 16):
+                found = here.sigreturn.search(target.memory.read(start, min(_MOST_CODE, end - start)))
                 if found:
                     return start + found.start()
     except MemoryFault as fault:
         if not target.process.read("maps"):
             raise ProcessLookupError(f"process {target.pid} has ended") from None
-        raise TargetError(f"the libc of process {target.pid} cannot be read, so no agent can be loaded into it: {fault}") from None
-    raise TargetError(f"the libc of process {target.pid} is not one that an agent can be loaded with (no rt_sigreturn in it)")
+        raise TargetError(f"the {where} of process {target.pid} cannot be read, so no agent can be loaded into it: {fault}") from None
+    raise TargetError(f"the {where} of process {target.pid} is not one that an agent can be loaded with (no rt_sigreturn in it)")
+
+
+def _vdso(maps: bytes) -> list[tuple[int, int]]:
+    return [(int(start, 16), int(end, 16)) for start, end in re.findall(rb"^([0-9a-f]+)-([0-9a-f]+) .*\[vdso\]$", maps, re.MULTILINE)]
 
 
 def _up(address: int) -> int:

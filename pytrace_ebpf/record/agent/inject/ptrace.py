@@ -16,44 +16,20 @@ from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.libc import libc
 from pytrace_ebpf.record.process.pinned import Ended, Pinned
 
-_CONT, _GETREGS, _SETREGS, _DETACH, _SYSCALL = 7, 12, 13, 17, 24
+_CONT, _DETACH, _SYSCALL = 7, 17, 24
 _GETREGSET, _SETREGSET, _SEIZE, _INTERRUPT, _LISTEN = 0x4204, 0x4205, 0x4206, 0x4207, 0x4208
 _GETSIGMASK, _SETSIGMASK = 0x420A, 0x420B
 _SECCOMP_GET_FILTER = 0x420C
 _ENOENT = 2
 _TRACESYSGOOD = 1
 _EVENT_STOP = 128
-_XSTATE = 0x202  # NT_X86_XSTATE
 _WALL = 0x40000000
 _SIGTRAP = 5
-_MOST_XSTATE = 1 << 15
+_MOST_STATE = 1 << 15  # bytes of a set of registers
 _STOPPING_S = 0.25
 _SUSPENDED_S = 0.5  # what limits a program's CPU time (cpulimit) suspends it for less at a time
 _LOOK_S = 0.005
 _LETTING_GO_S = 2.0  # for a thread that did not stop when asked to, on an overloaded machine
-
-
-class Registers(ctypes.Structure):
-    """struct user_regs_struct of x86-64."""
-
-    _fields_ = tuple(
-        (name, ctypes.c_ulonglong)
-        for name in (
-            *("r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi"),
-            *("orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs"),
-        )
-    )
-
-    def but(self, **values: int) -> "Registers":
-        """A copy with other values, negative ones as the register holds them."""
-        copy = type(self).from_buffer_copy(self)
-        for name, value in values.items():
-            setattr(copy, name, value & (1 << 64) - 1)
-        return copy
-
-    def signed(self, name: str) -> int:
-        """A register as a signed number."""
-        return ctypes.c_longlong(getattr(self, name)).value
 
 
 class NotStopped(Exception):  # noqa: N818 - the usual term
@@ -103,25 +79,23 @@ class Stopped:
                 self._let_go()
             self.stop_ns += time.monotonic_ns() - self._since
 
-    def registers(self) -> Registers:
-        registers = Registers()
-        self._ptrace(_GETREGS, 0, ctypes.addressof(registers))
-        return registers
-
-    def set_registers(self, registers: Registers) -> None:
-        self._ptrace(_SETREGS, 0, ctypes.addressof(registers))
-
-    def extended_state(self) -> bytes:
-        """The registers of the floating point and vector units, in the form of XSAVE."""
-        buffer = ctypes.create_string_buffer(_MOST_XSTATE)
-        span = (ctypes.c_size_t * 2)(ctypes.addressof(buffer), _MOST_XSTATE)
-        self._ptrace(_GETREGSET, _XSTATE, ctypes.addressof(span))
+    def register_set(self, note: int, needed: bool = True) -> bytes:
+        """One of its sets of registers, by the type of note that a core dump has it in; b"" where it has none and none is `needed`."""
+        buffer = ctypes.create_string_buffer(_MOST_STATE)
+        span = (ctypes.c_size_t * 2)(ctypes.addressof(buffer), _MOST_STATE)
+        try:
+            self._ptrace(_GETREGSET, note, ctypes.addressof(span))
+        except HostError:
+            if needed:
+                raise
+            return b""
         return buffer.raw[: span[1]]
 
-    def set_extended_state(self, state: bytes) -> None:
-        buffer = ctypes.create_string_buffer(state, len(state))
-        span = (ctypes.c_size_t * 2)(ctypes.addressof(buffer), len(state))
-        self._ptrace(_SETREGSET, _XSTATE, ctypes.addressof(span))
+    def set_register_set(self, note: int, content: bytes) -> None:
+        """As it will go on."""
+        buffer = ctypes.create_string_buffer(content, len(content))
+        span = (ctypes.c_size_t * 2)(ctypes.addressof(buffer), len(content))
+        self._ptrace(_SETREGSET, note, ctypes.addressof(span))
 
     def blocked_signals(self) -> int:
         """Its signal mask; within a system call that has one of its own, that from before."""
@@ -156,6 +130,12 @@ class Stopped:
         status = self._wait(patience_s)
         signal, event = status >> 8 & 0xFF, status >> 16
         return 0 if signal == _SIGTRAP | 0x80 or (event == _EVENT_STOP and signal == _SIGTRAP) else signal
+
+    def stop_on_its_way_out(self) -> None:
+        """From the beginning of a system call that is not to be made, to where it would go on behind the kernel. Raises NotStopped."""
+        self._ptrace(_INTERRUPT, 0, 0)
+        self._ptrace(_CONT, 0, 0)
+        self._wait(_STOPPING_S)
 
     def stop_again(self, patience_s: float) -> None:
         """Stop it in whatever it does. Raises NotStopped."""

@@ -10,16 +10,14 @@ import time
 from dataclasses import dataclass, field
 
 from pytrace_ebpf.errors import TargetError
-from pytrace_ebpf.record.agent.inject.ptrace import NotStopped, Registers, Stopped
-from pytrace_ebpf.record.agent.inject.signal_frame import INTERRUPTED, forge, repeated
+from pytrace_ebpf.record.agent.inject.machine import machine
+from pytrace_ebpf.record.agent.inject.ptrace import NotStopped, Stopped
+from pytrace_ebpf.record.agent.inject.registers import Interrupted
 from pytrace_ebpf.record.process.memory import Memory, MemoryFault
 from pytrace_ebpf.record.process.pinned import Pinned
 
-_SIGRETURN = 15
 _FAULTS = (4, 5, 7, 8, 11)  # SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV: of the instruction itself
 _ALL_BUT_FAULTS = (1 << 64) - 1 & ~sum(1 << number - 1 for number in _FAULTS)
-_NO_SUCH_CALL = -38  # ENOSYS: what rax holds at the beginning of a system call
-_MOST_ERRNO = 4095
 _PATIENCE_S = 2.0
 
 
@@ -43,24 +41,28 @@ def write(memory: Memory, address: int, content: bytes) -> None:
         raise TargetError(f"the memory of process {memory.pid} cannot be written; it has ended, or is not what it was") from None
 
 
-def call(thread: Stopped, memory: Memory, function: int, arguments: tuple[int | bytes, ...], back: int, room: int) -> Course:
+def call(
+    thread: Stopped, memory: Memory, function: int, arguments: tuple[int | bytes, ...], back: int, room: int, first: int | None = None
+) -> Course:
     """Call `function(*arguments)` in a stopped thread and let the thread go on where it stood.
 
-    back  address of libc's rt_sigreturn
-    room  bytes of stack that the function may need
+    back   address of the code of rt_sigreturn
+    room   bytes of stack that the function may need
+    first  where the thread was seen to wait in a system call, what that was given first
 
     Raises NoRoom (nothing has changed then) and TargetError when the function crashed, in which case the thread has
     been put back without it.
     """
-    now, state, blocked = thread.registers(), thread.extended_state(), thread.blocked_signals()
-    made = forge(now, state, blocked, function, arguments, back)
-    _refuse_a_small_stack(thread.process, now.rsp, made.address, room)
+    now, state, blocked = machine.registers_of(thread), machine.state_of(thread), thread.blocked_signals()
+    interrupted = Interrupted(_instruction(memory, now.pc), first)
+    made = machine.forge(now, state, blocked, back, function, arguments, interrupted)
+    _refuse_a_small_stack(thread.process, now.sp, made.address, room)
     try:
         memory.write(made.address, made.content)
     except MemoryFault:  # a stack that would have to grow, and may not (RLIMIT_AS, RLIMIT_STACK)
         raise NoRoom from None
     course = Course()
-    thread.set_registers(made.registers)
+    machine.set_registers(thread, made.registers)
     thread.block_signals(_ALL_BUT_FAULTS)
     end = time.monotonic() + _PATIENCE_S
     try:
@@ -68,21 +70,21 @@ def call(thread: Stopped, memory: Memory, function: int, arguments: tuple[int | 
             signal = thread.until_system_call(max(0.0, end - time.monotonic()))
             if signal:
                 break
-            registers = thread.registers()
-            if registers.orig_rax == _SIGRETURN and registers.rsp == made.address + 8:
+            registers = machine.registers_of(thread)
+            if machine.is_back(registers, made):
                 thread.block_signals(blocked)
-                _resume_system_call(thread, now, state)
+                machine.resume(thread, now, state, interrupted)
                 course.returned = True
                 return course
-            if -_MOST_ERRNO <= registers.signed("rax") < 0 and registers.signed("rax") != _NO_SUCH_CALL:
-                course.refused[registers.orig_rax] = -registers.signed("rax")
+            if refused := machine.refused(registers):
+                course.refused[refused[0]] = refused[1]
     except NotStopped:
         # It waits for a lock of the loader: it comes back by itself when it gets it.
         thread.stop_again(_PATIENCE_S)
         signal = 0
     if signal in _FAULTS:
-        thread.set_extended_state(state)
-        thread.set_registers(now)
+        machine.set_state(thread, state)
+        machine.set_registers(thread, now)
         thread.block_signals(blocked)
         raise TargetError(f"loading the agent failed in process {thread.pid} (signal {signal}); the process goes on without it")
     thread.block_signals(blocked)
@@ -90,22 +92,18 @@ def call(thread: Stopped, memory: Memory, function: int, arguments: tuple[int | 
     return course
 
 
-def _resume_system_call(thread: Stopped, now: Registers, state: bytes) -> None:
-    """At the beginning of rt_sigreturn: turn it into the system call that had been interrupted, if there is one.
-
-    One that says EINTR itself would do so at once, as the thread is let go: that is made again behind rt_sigreturn.
-    """
-    number = repeated(now)
-    if number is not None and now.signed("rax") != INTERRUPTED:
-        thread.set_extended_state(state)
-        thread.set_registers(now.but(orig_rax=number, rax=_NO_SUCH_CALL))
+def _instruction(memory: Memory, address: int) -> bytes:
+    try:
+        return memory.read(address, 4)
+    except MemoryFault:
+        return b""
 
 
-def _refuse_a_small_stack(process: Pinned, rsp: int, lowest: int, room: int) -> None:
+def _refuse_a_small_stack(process: Pinned, sp: int, lowest: int, room: int) -> None:
     for line in process.read("maps").decode(errors="surrogateescape").split("\n")[:-1]:
         span, permissions, *_, name = f"{line} -".split(maxsplit=5)
         start, _, end = span.partition("-")
-        if int(start, 16) <= rsp < int(end, 16):
+        if int(start, 16) <= sp < int(end, 16):
             # The main thread's stack grows by itself, but not for what is written from outside.
             needed = 0 if "[stack]" in name else room
             if int(start, 16) <= lowest - needed and "w" in permissions:

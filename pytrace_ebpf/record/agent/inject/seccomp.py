@@ -5,16 +5,18 @@ stricter than that, say after a program has opened its files.
 """
 
 import errno
+import os
 import struct
 from dataclasses import dataclass
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.agent.inject.blocked import threads
 from pytrace_ebpf.record.agent.inject.ptrace import NotStopped, Stopped
 from pytrace_ebpf.record.process.pinned import Pinned
 
+_PROCESSOR = processors.here()
 _STRICT, _FILTER = "1", "2"  # of /proc/PID/status
-_ARCHITECTURE = 0xC000003E  # AUDIT_ARCH_X86_64
 _ACTION, _VALUE = 0xFFFF0000, 0xFFFF
 _ERRNO, _LOG, _ALLOW = 0x00050000, 0x7FFC0000, 0x7FFF0000
 _INSTRUCTION = struct.Struct("<HBBI")
@@ -31,13 +33,12 @@ class Call:
     """A system call as the agent makes it."""
 
     name: str
-    number: int  # of x86-64
     arguments: tuple[int, ...] = ()
     borne: frozenset[int] = frozenset()  # errors with which the agent goes on
 
     def data(self) -> bytes:
         """What a filter is given of it."""
-        return _DATA.pack(self.number, _ARCHITECTURE, _ADDRESS, *(self.arguments + (0,) * 6)[:6])
+        return _DATA.pack(_PROCESSOR.call(self.name), _PROCESSOR.audit, _ADDRESS, *(self.arguments + (0,) * 6)[:6])
 
 
 _CLOEXEC, _CREATE = 0o2000000, 0o2000302  # O_RDONLY; O_RDWR | O_CREAT | O_EXCL
@@ -46,49 +47,52 @@ _READ, _WRITE, _EXECUTE = 1, 2, 4
 _THREAD = 0x3D0F00  # flags of pthread_create
 # Of loading the library, of the agent's thread while it joins, of a thread of the program that writes events, and of leaving.
 CALLS = (
-    Call("openat", 257, (_HERE, _ADDRESS, _CLOEXEC)),
-    Call("read", 0, (_FD, _ADDRESS, 832)),
-    Call("close", 3, (_FD,)),
-    Call("mmap", 9, (0, 1 << 16, _READ, _PRIVATE, _FD, 0)),
-    Call("mmap", 9, (_ADDRESS, 1 << 15, _READ | _EXECUTE, _PRIVATE | 0x10, _FD, 4096)),
-    Call("mmap", 9, (0, 1 << 20, _READ | _WRITE, _ANONYMOUS, _MASK, 0)),
-    Call("mprotect", 10, (_ADDRESS, 4096, _READ)),
-    Call("munmap", 11, (_ADDRESS, 1 << 16)),
-    Call("rt_sigreturn", 15),
-    Call("mmap", 9, (_ADDRESS, 1 << 13, _READ | _WRITE, _ANONYMOUS | 0x10, _MASK, 0)),
-    Call("ioctl", 16, (_FD, 0x5401, _ADDRESS), _ANY),
-    Call("rt_sigaction", 13, (33, _ADDRESS, 0, 8)),
-    Call("rt_sigprocmask", 14, (2, _ADDRESS, _ADDRESS, 8)),
-    Call("mmap", 9, (0, 1 << 23, 0, _STACK, _MASK, 0)),
-    Call("mprotect", 10, (_ADDRESS, 1 << 23, _READ | _WRITE)),
-    Call("set_robust_list", 273, (_ADDRESS, 24), _ANY),
-    Call("rseq", 334, (_ADDRESS, 32, 0, 0x53053053), _ANY),
-    Call("prctl", 157, (15, _ADDRESS), _ANY),
-    Call("futex", 202, (_ADDRESS, 0x80, 0, _ADDRESS)),
-    Call("futex", 202, (_ADDRESS, 1, 0x7FFFFFFF), _ANY),
-    Call("openat", 257, (_HERE, _ADDRESS, _CREATE, 0o600)),
-    Call("lseek", 8, (_FD, 1 << 28, 0)),
-    Call("write", 1, (_FD, _ADDRESS, 1)),
-    Call("mmap", 9, (0, 1 << 28, _READ | _WRITE, _SHARED, _FD, 0)),
-    Call("madvise", 28, (_ADDRESS, 4096, 23), frozenset({errno.EINVAL})),
-    Call("madvise", 28, (_ADDRESS, 1 << 28, 16), _ANY),
-    Call("madvise", 28, (_ADDRESS, 1 << 22, 4), _ANY),
-    Call("gettid", 186, (), _ANY),
-    Call("getpid", 39, (), _ANY),
-    Call("fcntl", 72, (_FD, 36, _ADDRESS)),
-    Call("openat", 257, (_HERE, _ADDRESS, 0o2200000), _ANY),
-    Call("clock_nanosleep", 230, (0, 0, _ADDRESS, 0), _ANY),
-    Call("sched_yield", 24, (), _ANY),
-    Call("unlink", 87, (_ADDRESS,), _ANY),
-    Call("rmdir", 84, (_ADDRESS,), _ANY),
-    Call("exit", 60),
+    Call("openat", (_HERE, _ADDRESS, _CLOEXEC)),
+    Call("read", (_FD, _ADDRESS, 832)),
+    Call("close", (_FD,)),
+    Call("mmap", (0, 1 << 16, _READ, _PRIVATE, _FD, 0)),
+    Call("mmap", (_ADDRESS, 1 << 15, _READ | _EXECUTE, _PRIVATE | 0x10, _FD, 4096)),
+    Call("mmap", (0, 1 << 20, _READ | _WRITE, _ANONYMOUS, _MASK, 0)),
+    Call("mprotect", (_ADDRESS, 4096, _READ)),
+    Call("munmap", (_ADDRESS, 1 << 16)),
+    Call("rt_sigreturn"),
+    Call("mmap", (_ADDRESS, 1 << 13, _READ | _WRITE, _ANONYMOUS | 0x10, _MASK, 0)),
+    Call("ioctl", (_FD, 0x5401, _ADDRESS), _ANY),
+    Call("rt_sigaction", (33, _ADDRESS, 0, 8)),
+    Call("rt_sigprocmask", (2, _ADDRESS, _ADDRESS, 8)),
+    Call("mmap", (0, 1 << 23, 0, _STACK, _MASK, 0)),
+    Call("mprotect", (_ADDRESS, 1 << 23, _READ | _WRITE)),
+    Call("set_robust_list", (_ADDRESS, 24), _ANY),
+    Call("rseq", (_ADDRESS, 32, 0, 0x53053053), _ANY),
+    Call("prctl", (15, _ADDRESS), _ANY),
+    Call("futex", (_ADDRESS, 0x80, 0, _ADDRESS)),
+    Call("futex", (_ADDRESS, 1, 0x7FFFFFFF), _ANY),
+    Call("openat", (_HERE, _ADDRESS, _CREATE, 0o600)),
+    Call("lseek", (_FD, 1 << 28, 0)),
+    Call("write", (_FD, _ADDRESS, 1)),
+    Call("mmap", (0, 1 << 28, _READ | _WRITE, _SHARED, _FD, 0)),
+    Call("madvise", (_ADDRESS, 4096, 23), frozenset({errno.EINVAL})),
+    Call("madvise", (_ADDRESS, 1 << 28, 16), _ANY),
+    Call("madvise", (_ADDRESS, 1 << 22, 4), _ANY),
+    Call("gettid", (), _ANY),
+    Call("getpid", (), _ANY),
+    Call("fcntl", (_FD, 36, _ADDRESS)),
+    Call("openat", (_HERE, _ADDRESS, os.O_CLOEXEC | os.O_DIRECTORY), _ANY),
+    Call("clock_nanosleep", (0, 0, _ADDRESS, 0), _ANY),
+    Call("sched_yield", (), _ANY),
+    *(
+        (Call("unlink", (_ADDRESS,), _ANY), Call("rmdir", (_ADDRESS,), _ANY))
+        if "unlink" in _PROCESSOR.calls
+        else (Call("unlinkat", (_HERE, _ADDRESS), _ANY), Call("unlinkat", (_HERE, _ADDRESS, 0x200), _ANY))
+    ),
+    Call("exit"),
 )
 # Where the C library is 2.34 or later, and before.
 _NEW = (
-    Call("newfstatat", 262, (_FD, _ADDRESS, _ADDRESS, 0x1000)),
-    Call("clone3", 435, (_ADDRESS, 88), frozenset({errno.ENOSYS})),
+    Call("newfstatat", (_FD, _ADDRESS, _ADDRESS, 0x1000)),
+    Call("clone3", (_ADDRESS, 88), frozenset({errno.ENOSYS})),
 )
-_OLD = (Call("fstat", 5, (_FD, _ADDRESS)), Call("clone", 56, (_THREAD, _ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS)))
+_OLD = (Call("fstat", (_FD, _ADDRESS)), Call("clone", (_THREAD, _ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS)))
 
 
 def look(process: Pinned, new_library: bool) -> str:

@@ -1,0 +1,14 @@
+"""The streams, a line each, in the order in which `--help` has their options."""
+
+from pytrace_ebpf.trace.stream import Stream
+from pytrace_ebpf.trace.streams import args, faults, layers, lines, memory, native_memory, opcodes
+
+STREAMS: tuple[Stream, ...] = (
+    args.STREAM,
+    lines.STREAM,
+    opcodes.STREAM,
+    faults.STREAM,
+    memory.STREAM,
+    native_memory.STREAM,
+    layers.STREAM,
+)
