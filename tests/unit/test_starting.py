@@ -83,8 +83,9 @@ def test_a_report_imports_what_it_needs_and_no_other_kind_of_row(tmp_path: Path)
     loaded(program.format(trace, []))
     modules = loaded(program.format(trace, []))
     assert {"pytrace_ebpf.view.functions", "pandas"} <= modules and "rich.progress" not in modules
-    rooms = ("rebuild", "derive", *(f"analyze.{name}" for name in ("native", "observed", "requests", "tasks", "samples")))
+    rooms = ("rebuild", "derive.sinks", "derive.native", *(f"analyze.{name}" for name in ("native", "observed", "requests", "tasks", "samples")))
     derives = [name for name in modules if name.startswith(tuple(f"pytrace_ebpf.{room}." for room in rooms))]
+    assert not modules & {f"pytrace_ebpf.derive.{name}" for name in ("one_pass", "tables", "feed", "store", "sums", "checkpoints")}
     assert derives == ["pytrace_ebpf.analyze.samples.sampling"]
     kinds = {f"pytrace_ebpf.view.{by.module}" for by in BY.values()}
     assert len(kinds) > 10 and modules & kinds == {"pytrace_ebpf.view.functions", "pytrace_ebpf.view.waits"}  # waits are in its sentence
