@@ -24,6 +24,12 @@
 /* 0 where a pthread_t is that of the thread with this thread pointer. */
 #define OF_ANOTHER_THREAD(pthread, thread_pointer) ((pthread) ^ (thread_pointer))
 
+/* Columns of .eh_frame. The caller's return address is right below its stack. */
+#define DWARF_SP 7
+#define DWARF_FP 6
+#define DWARF_RETURN 16
+#define HAS_LINK_REGISTER 0
+
 /* The first C library for this processor, whose versions of its functions the later ones have, too. */
 #define OLDEST_GLIBC "GLIBC_2.2.5"
 /* Where struct pthread has the kernel's id of the thread: glibc, musl. */

@@ -45,13 +45,11 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
             "include",
             "exclude",
             "max_depth",
-            "c_calls",
             "ring_mib",
         )
     ),
     ("source", "usdt", "rootless", "probes need privileges"),
     ("source", "usdt", "max_depth", "only the agent counts how deep a call is"),
-    ("source", "usdt", "c_calls", "only the agent sees calls of what is written in C"),
     *_of_streams(),
 )
 # What --request takes, the same in every command.
@@ -113,10 +111,8 @@ def source(args: argparse.Namespace) -> str:
 
 def may_leave_out(args: argparse.Namespace) -> bool:
     """Whether tracing may change its source, or leave out calls, where it becomes dear: nobody asked for a source, a budget, or for what happens in calls."""
-    whole = (each.name for each in STREAMS if "budget" in each.excludes)
-    asks = any(given(args, name) for name in ("budget", "c_calls", "max_depth", *whole)) or any(
-        condition.word in OF_CALLS for condition in args.trigger
-    )
+    whole = (each.name for each in STREAMS if each.needs_all_calls)
+    asks = any(given(args, name) for name in ("budget", "max_depth", *whole)) or any(condition.word in OF_CALLS for condition in args.trigger)
     return source(args) == "auto" and not asks
 
 

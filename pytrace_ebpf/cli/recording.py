@@ -107,10 +107,6 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="leave these calls out; wins over --include")
     parser.add_argument("--max-depth", type=_depth, default=0, metavar="N", help="leave out calls more than N deep (agent)")
-    parser.add_argument(
-        "--c-calls", action="store_true",
-        help="record calls of what is written in C as well, such as time.sleep and list.append (agent); each costs as much as a call of Python's",
-    )  # fmt: skip
 
 
 def _add_option(parser: argparse.ArgumentParser, flag: str, option: Option) -> None:
@@ -161,7 +157,6 @@ def options(args: argparse.Namespace) -> Options:
             tuple(args.include),
             tuple(args.exclude),
             args.max_depth,
-            args.c_calls,
             **_values(args, "filters"),
         ),
         observed=Observed(tuple(args.args), redacted(args.redact)),

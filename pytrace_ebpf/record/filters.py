@@ -27,7 +27,7 @@ class Filters:
     @property
     def agents_alone(self) -> str:
         """Of what is asked for, an option that the agent alone can serve; "" where any source can."""
-        asked = ("max_depth", "c_calls", *(stream.name for stream in STREAMS if stream.values == "filters" and stream.needs_agent))
+        asked = ("max_depth", *(stream.name for stream in STREAMS if stream.values == "filters" and stream.needs_agent))
         return next((flag(name) for name in asked if getattr(self, name)), "")
 
     def wants(self, file: str, module: str, is_main: bool) -> bool:

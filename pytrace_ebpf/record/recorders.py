@@ -47,7 +47,7 @@ def _asked(options: Options) -> Iterator[Stream]:
 
 
 def _recorder_of(stream: Stream) -> type[Recorder]:
-    processors.require(f"--{stream.name.replace('_', '-')}")
+    processors.require(stream.flag)
     module, _, name = stream.recorder.rpartition(".")
     found: type[Recorder] = getattr(importlib.import_module(module), name)
     return found

@@ -55,13 +55,6 @@ class Logs:
         """Scheduling events in the window, in the order of time; columns as in schema.SCHED."""
         return self._log("sched", columns, start_ns, end_ns, equal(pid=pid, tid=tid))
 
-    def arguments(
-        self, columns: Sequence[str] | None = None, pid: int | None = None, tid: int | None = None,
-        start_ns: int | None = None, end_ns: int | None = None,
-    ) -> pd.DataFrame:  # fmt: skip
-        """Tensors that native calls were given and returned, in the window; columns as in schema.ARGUMENTS."""
-        return self._log("arguments", columns, start_ns, end_ns, equal(pid=pid, tid=tid))
-
     def left_out(self) -> pd.DataFrame:
         """Functions that were not recorded for a time, in the order of (func_id, from_ns); columns as in schema.LEFT_OUT."""
         return self._keyed("left_out")
@@ -132,12 +125,23 @@ class Logs:
         return self._held[name].copy()
 
 
-def _reader(table: Table) -> Callable[[Logs], pd.DataFrame]:
-    def rows(self: Logs) -> pd.DataFrame:
-        return self._keyed(table.name) if table.key else self._log(table.name, None, None, None, [])
+def _reader(table: Table) -> Callable[..., pd.DataFrame]:
+    def rows(
+        self: Logs,
+        columns: Sequence[str] | None = None,
+        pid: int | None = None,
+        tid: int | None = None,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+    ) -> pd.DataFrame:
+        return self._log(table.name, columns, start_ns, end_ns, equal(pid=pid, tid=tid))
 
-    rows.__name__, rows.__doc__ = table.name, table.meaning
-    return rows
+    def keyed(self: Logs) -> pd.DataFrame:
+        return self._keyed(table.name)
+
+    made: Callable[..., pd.DataFrame] = keyed if table.key else rows
+    made.__name__, made.__doc__ = table.name, table.meaning
+    return made
 
 
 for _table in (table for stream in STREAMS for table in stream.tables):

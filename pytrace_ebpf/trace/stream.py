@@ -81,6 +81,7 @@ class Stream:
     rings         of the programs that follow threads (probes/sched.c), which its recorder drains: bytes of each
     needs_ebpf    why --rootless cannot have it, a clause; "" where it can
     needs_calls   it is of calls, so samples alone cannot have it
+    needs_all_calls  where tracing becomes dear no calls are left out unasked, nor is the source changed
     needs_agent   why --source usdt cannot have it; "" where it can
     prefers_agent where no source is asked for the agent is taken
     values        the field of record.options.Options that has the values of its options
@@ -103,6 +104,7 @@ class Stream:
     rings: Mapping[str, int] = field(default_factory=dict)
     needs_ebpf: str = ""
     needs_calls: bool = True
+    needs_all_calls: bool = False
     needs_agent: str = ""
     prefers_agent: bool = False
     excludes: Mapping[str, str] = field(default_factory=dict)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pytrace_ebpf.trace import derived
+from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.trace.files import Files
 from pytrace_ebpf.trace.schema import CALLER, FORMAT, LOSS_CLASSES, MANIFEST, TABLES, CallKind, SchedKind
 
@@ -46,13 +47,6 @@ def write_trace(
     processes: Sequence[Row] | None = None,
     usage: Sequence[Row] = (),
     losses: Sequence[Row] = (),
-    arguments: Sequence[Row] = (),
-    errors: Sequence[Row] = (),
-    observed: Sequence[Row] = (),
-    faults: Sequence[Row] = (),
-    allocations: Sequence[Row] = (),
-    native_blocks: Sequence[Row] = (),
-    opcodes: Sequence[Row] = (),
     samples: Sequence[Row] = (),
     stacks: Sequence[Row] = (),
     start_ns: int = 0,
@@ -60,13 +54,15 @@ def write_trace(
     cuts: Sequence[int] = (),
     state: str = "complete",
     manifest: dict[str, Any] | None = None,
+    **of_streams: Sequence[Row],
 ) -> Path:
     """Write a whole trace directory and return its path.
 
     Rows are tuples in the schema's column order. `events` need only be in each thread's own order,
     `sched` in the order of time. `cuts` are the inner borders of segments. `threads` and `processes`
-    left out are made from the events. `manifest` replaces single keys of the manifest.
+    left out are made from the events. `manifest` replaces single keys of the manifest. `of_streams`: rows of the tables of streams.
     """
+    assert of_streams.keys() <= {table.name for stream in STREAMS for table in stream.tables}
     last = max([r[0] for r in events] + [r[0] for r in sched] + [r[0] for r in samples] + [start_ns])
     end_ns = last + 1 if end_ns is None else end_ns
     keys = sorted({(r[1], r[2]) for r in [*events, *sched, *samples]})
@@ -89,13 +85,7 @@ def write_trace(
             "threads": list(threads) if last_one else [],
             "processes": list(processes) if index == 0 else [],
             "usage": _segment_of(usage, lo, top),
-            "arguments": _segment_of(arguments, lo, top),
-            "errors": _segment_of(errors, lo, top),
-            "observed": _segment_of(observed, lo, top),
-            "faults": _segment_of(faults, lo, top),
-            "allocations": _segment_of(allocations, lo, top),
-            "native_blocks": _segment_of(native_blocks, lo, top),
-            "opcodes": _segment_of(opcodes, lo, top),
+            **{name: _segment_of(rows, lo, top) for name, rows in of_streams.items()},
             "samples": _segment_of(samples, lo, top),
             "stacks": list(stacks) if index == 0 else [],
             "losses": [r for r in losses if (lo <= r[2] < top) or (index == 0 and r[2] < lo)],

@@ -46,6 +46,17 @@ def test_they_are_read_and_reported(recorded: Path) -> None:
     assert "some beats" in said and "LOST 3 beats" in said and "nobody heard them" in said
 
 
+def test_a_window_and_a_thread_can_be_asked_for(recorded: Path) -> None:
+    program = (
+        "import tests.unit.beats.__main__, pytrace_ebpf, sys; trace = pytrace_ebpf.open(sys.argv[1]); rows = trace.beats(); half = int(rows.ts.median());"
+        "print([len(rows), len(trace.beats(end_ns=half)) + len(trace.beats(start_ns=half)), len(trace.beats(['ts'], pid=-5)),"
+        "list(trace.beats(['number'])), len(trace.window(half).beats())])"
+    )
+    said = subprocess.run([sys.executable, "-c", program, str(recorded)], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    rows, both, none, columns, later = json.loads(said.replace("'", '"'))
+    assert (rows, none, columns) == (both, 0, ["number"]) and 0 < later < rows
+
+
 def test_they_are_in_pages_and_timelines(recorded: Path) -> None:
     page, timeline = recorded.parent / "page.html", recorded.parent / "timeline"
     assert run("report", str(recorded), "--html", str(page)).returncode == 0

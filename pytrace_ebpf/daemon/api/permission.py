@@ -14,8 +14,7 @@ from pytrace_ebpf.trace.declared import STREAMS
 EVERYBODY = "*"
 # What is of no harm to others: it is about the process that is asked for, and what it takes of the host is bounded by the user's own limits.
 USERS_OPTIONS = (
-    "duration", "output", "quiet", "source", "sample", "switches", "budget", "no-follow", "include", "exclude", "max-depth", "c-calls",
-    "max-size", "request",
+    "duration", "output", "quiet", "source", "sample", "switches", "budget", "no-follow", "include", "exclude", "max-depth", "max-size", "request",
     *(name.replace("_", "-") for stream in STREAMS if stream.users for name in stream.options),
 )  # fmt: skip
 

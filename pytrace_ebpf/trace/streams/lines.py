@@ -15,6 +15,7 @@ STREAM = Stream(
         )
     },
     values="filters",
+    needs_all_calls=True,
     needs_agent="only the agent sees every line",
     excludes={"budget": "lines of functions that are left out for a time would be missing"},
 )

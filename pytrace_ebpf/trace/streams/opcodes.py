@@ -57,6 +57,7 @@ STREAM = Stream(
             "there was no room, or another tool took the counter; the instructions were executed more often",
         ),
     ),
+    needs_all_calls=True,
     needs_agent="only the agent sees every instruction",
     excludes={"budget": "instructions of functions that are left out for a time would be missing"},
 )
