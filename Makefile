@@ -50,7 +50,7 @@ test-faults: setup ## try each fault several times (TRIES=5), and write docs/fau
 	@$(PYTEST) -n $(JOBS) tests/faults --tries $(TRIES) --junitxml .build/faults.xml $(ARGS); code=$$?; \
 	$(if $(ARGS),,$(BIN)/python scripts/faults.py .build/faults.xml > .build/faults.md && mv .build/faults.md docs/faults.md || code=1;) exit $$code
 
-test-kernels: setup ## run a part of the tests on each kernel, in emulated machines (KERNELS="6.1 6.12 here"; half an hour each), and write docs/kernels.md
+test-kernels: setup ## run a part of the tests on each kernel, in emulated machines (KERNELS="6.1 6.12 6.1-arm64 6.12-arm64-16k here"; half an hour each), and write docs/kernels.md
 	@scripts/test-kernels.sh $(KERNELS)
 
 test-vm: setup ## run what can stop a machine in an emulated one, with a kernel of its own (KERNEL=6.1 or 6.12; builds its disk, once)

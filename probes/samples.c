@@ -141,6 +141,7 @@ struct walk {
     __u64 ip; /* of the next native frame */
     __u64 sp;
     __u64 fp;
+    __u64 link; /* where the return address of the innermost function may be */
     struct span span; /* the one last used */
     struct running running;
     __u64 tasks;  /* where these are found: the dict */
@@ -274,6 +275,9 @@ static __always_inline int begin(int which, struct sampled *process, __u64 began
     walk->ip = KERNEL(__u64, &regs->REGS_IP);
     walk->sp = KERNEL(__u64, &regs->REGS_SP);
     walk->fp = KERNEL(__u64, &regs->REGS_FP);
+#if HAS_LINK_REGISTER
+    walk->link = KERNEL(__u64, &regs->REGS_LINK);
+#endif
     walk->span.start = walk->span.end = 0;
     walk->natives = 0;
     walk->native = NATIVE_NONE;
@@ -536,6 +540,56 @@ static __always_inline int holds(const struct route *route, const struct walk *w
     return route->place == place && route->program == walk->program && route->described == walk->described;
 }
 
+#if HAS_LINK_REGISTER
+/* The caller's stack pointer and the address that it goes on at, of the function that has been taken last; 0 = they are not known. */
+static __always_inline int find_caller(struct walk *walk, const struct unwind_rule *rule, __u64 place, __u64 *cfa, __u64 *above)
+{
+    __u64 from = rule->kind == UNWIND_RBP ? walk->fp : walk->sp, saved = from + 8 * (__u64)rule->rbp - 8;
+    int innermost = walk->natives == 1;
+
+    if (rule->kind != UNWIND_RSP && rule->kind != UNWIND_RBP && rule->kind != UNWIND_LINK)
+        return 0;
+    *cfa = from + 8 * (__s64)rule->cfa;
+    if (!rule->rbp)
+        *above = innermost ? walk->link : 0;
+    else
+        *above = TAKE(__u64, rule->kind == UNWIND_LINK ? saved : saved + 8);
+    *above = RETURN_ADDRESS(*above);
+    if (!*above || *cfa < walk->sp || (*cfa == walk->sp && !innermost))
+        return 0;
+    if (rule->rbp && rule->kind != UNWIND_LINK)
+        walk->fp = TAKE(__u64, saved);
+    return 1;
+}
+#else
+static __always_inline int find_caller(struct walk *walk, const struct unwind_rule *rule, __u64 place, __u64 *caller, __u64 *return_address)
+{
+    __u64 cfa, above;
+
+    cfa = 8 * (__s64)rule->cfa;
+    if (rule->kind == UNWIND_RSP)
+        cfa += walk->sp;
+    else if (rule->kind == UNWIND_RBP)
+        cfa += walk->fp;
+    else if (rule->kind == UNWIND_DEREF)
+        cfa = TAKE(__u64, walk->fp + cfa);
+    else if (rule->kind == UNWIND_PLT_11 || rule->kind == UNWIND_PLT_10)
+        cfa = walk->sp + 8 + 8 * ((place & 15) >= (rule->kind == UNWIND_PLT_11 ? 11 : 10));
+    else
+        return 0;
+    above = TAKE(__u64, cfa - 8);
+    if (!above || cfa <= walk->sp)
+        return 0;
+    if (rule->kind == UNWIND_DEREF)
+        walk->fp = TAKE(__u64, walk->fp);
+    else if (rule->rbp)
+        walk->fp = TAKE(__u64, cfa - 8 * (__u64)rule->rbp);
+    *caller = cfa;
+    *return_address = above;
+    return 1;
+}
+#endif
+
 /* Takes the next native frame, and finds its caller. */
 static __always_inline int take_native(struct walk *walk, void *of_process, int which)
 {
@@ -574,24 +628,8 @@ static __always_inline int take_native(struct walk *walk, void *of_process, int 
     }
     if (rule->kind == UNWIND_END)
         return NATIVE_WHOLE;
-    cfa = 8 * (__s64)rule->cfa;
-    if (rule->kind == UNWIND_RSP)
-        cfa += walk->sp;
-    else if (rule->kind == UNWIND_RBP)
-        cfa += walk->fp;
-    else if (rule->kind == UNWIND_DEREF)
-        cfa = TAKE(__u64, walk->fp + cfa);
-    else if (rule->kind == UNWIND_PLT_11 || rule->kind == UNWIND_PLT_10)
-        cfa = walk->sp + 8 + 8 * ((place & 15) >= (rule->kind == UNWIND_PLT_11 ? 11 : 10));
-    else
+    if (!find_caller(walk, rule, place, &cfa, &above))
         return NATIVE_BROKEN;
-    above = TAKE(__u64, cfa - 8);
-    if (!above || cfa <= walk->sp)
-        return NATIVE_BROKEN;
-    if (rule->kind == UNWIND_DEREF)
-        walk->fp = TAKE(__u64, walk->fp);
-    else if (rule->rbp)
-        walk->fp = TAKE(__u64, cfa - 8 * (__u64)rule->rbp);
     walk->sp = cfa;
     walk->ip = above;
     return NATIVE_MORE;

@@ -6,7 +6,7 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -15,32 +15,41 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Each has `derive`, which rebuilds the table of its name, and is imported for that: a report of what is kept needs none.
-_DERIVED = (
-    *(f"rebuilt.{name}" for name in ("calls", "tree", "call_sites", "lines", "thread_times")),
-    *("waits.waits", "tasks.tasks", "requests.requests", "native.operators", "observed.values", "memory.memory"),
-)
-
 
 def open(directory: str | PathLike[str]) -> Trace:
     """Open a trace directory, or a daemon's with the traces of many hours as one. Raises errors.TraceError when it is none, is damaged, or of a newer format."""
     # Here and not above: recording needs neither pandas nor what analyses a trace.
-    from functools import partial
     from pathlib import Path
 
     from pytrace_ebpf.trace.joined import Joined, hours
     from pytrace_ebpf.trace.reader import Trace
 
-    derive = {module.rpartition(".")[2]: partial(_derive, module) for module in _DERIVED}
     if names := hours(Path(directory)):
-        return Joined(Path(directory), names, derive)
-    return Trace(Path(directory), derive)
+        return Joined(Path(directory), names, _Maker())
+    return Trace(Path(directory), _Maker())
 
 
-def _derive(module: str, trace: Trace, into: Path) -> Any:
-    import importlib
+class _Maker:
+    """As trace.deriving.Maker. What makes the tables is imported for that: a report of what is kept needs none."""
 
-    return importlib.import_module(f"pytrace_ebpf.analyze.{module}").derive(trace, into)
+    def together(self, trace: Trace, name: str) -> Sequence[str]:
+        return ("tree", "call_sites", "thread_times") if name == "tree" and not self._sampled(trace, name) else (name,)
+
+    def make(self, trace: Trace, into: Mapping[str, Path], beside: Sequence[Any]) -> Mapping[str, Any]:
+        from pytrace_ebpf.derive import tables
+
+        of_samples = [name for name in into if self._sampled(trace, name)]
+        for name in of_samples:
+            from pytrace_ebpf.analyze.samples import tree
+
+            tree.derive(trace, into[name])
+        return tables.make(trace, {name: path for name, path in into.items() if name not in of_samples}, beside)
+
+    def _sampled(self, trace: Trace, name: str) -> bool:
+        """Whether a table is that of the sampled stacks: where no call was recorded."""
+        from pytrace_ebpf.analyze.samples.sampling import period_of
+
+        return name == "tree" and bool(period_of(trace))
 
 
 def recording(directory: str | PathLike[str], options: Sequence[str] = ()) -> SelfRecording:

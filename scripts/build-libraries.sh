@@ -52,8 +52,8 @@ traces() {
     [[ $machine = @(x86_64|aarch64)-*[Ll]inux* ]]
 }
 
-REBUILD_SHARES="probes/agent/agent.h probes/events.h probes/text.h probes/unwind.h"
 PROCESSORS="probes/processor.h probes/processors/x86_64.h probes/processors/aarch64.h"
+REBUILD_SHARES="probes/agent/agent.h probes/events.h probes/text.h probes/unwind.h $PROCESSORS"
 AGENT_SHARES="probes/events.h probes/text.h probes/cpython_offsets.h $PROCESSORS"
 
 # -fwrapv: sums of whatever a trace holds may overflow. -ffp-contract=off: the same estimates on every machine.

@@ -74,9 +74,9 @@ built again when they are asked for. Every folder opens by itself, empty or not:
 encoding BYTE_STREAM_SPLIT for integers; `trace.sql()` serves with older ones). Derived tables are kept in the trace where that belongs to who reads it, else in a private
 directory below `TMPDIR` for as long as the reader lives. `sums/` is derived as well and no table: between segments, at most a byte
 for each event, the state of what rebuilds the calls and the sums of those that ended since the one before. From it a trace that
-grew is read on, and a window of a trace begun (`pytrace_ebpf/analyze/rebuilt/checkpoints.py`). So is `settled/`: of `calls/`, `waits/`, `tasks/`, `requests/`, `values/`,
+grew is read on, and a window of a trace begun (`pytrace_ebpf/derive/checkpoints.py`). So is `settled/`: of `calls/`, `waits/`, `tasks/`, `requests/`, `values/`,
 `operators/`, `lines/` and `memory/` of a trace that is still recorded, what goes on after its last segment, so that they too are derived of the new segments alone once it
-has grown (`pytrace_ebpf/analyze/rebuilt/incremental.py`). So is `gil/`, who held the GIL by what each segment
+has grown (`pytrace_ebpf/derive/store.py`). So is `gil/`, who held the GIL by what each segment
 shows, and `cores/`, the sums of the report by core, of which the same holds. Only the version that wrote them reads them.
 
 The manifest's `target` is the process that was asked for, or the first of several; `targets` has the `pid` and `command` of each (of

@@ -12,10 +12,10 @@ from pytrace_ebpf.analyze.functions.by_function import by_function, overall
 from pytrace_ebpf.analyze.functions.checks import wrong_sums
 from pytrace_ebpf.analyze.native.around import native_by_part
 from pytrace_ebpf.analyze.native.by_operator import COLUMNS, by_operator
-from pytrace_ebpf.analyze.rebuilt.core_sums import sums_of
-from pytrace_ebpf.analyze.time import split
 from pytrace_ebpf.analyze.time.by_core import by_core
 from pytrace_ebpf.analyze.time.by_thread import by_thread
+from pytrace_ebpf.derive.scheduling import split
+from pytrace_ebpf.derive.sinks.cores import sums_of
 from pytrace_ebpf.trace.schema import AGENT
 from pytrace_ebpf.view.by import BY
 

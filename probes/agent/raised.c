@@ -10,7 +10,7 @@
 #include "objects.h"
 
 #define REGISTERS (-8) /* words of the stack, from where our frame begins: what it keeps of the caller's */
-#define NEAR 32        /* the place was 3 to 15 words away, and by Debian's 3.9 in registers */
+#define NEAR CALLERS_NEAR /* the place was 3 to 15 words away on x86-64, and by Debian's 3.9 in registers */
 #define TRIES 1000 /* exceptions */
 #define TRACEBACK_SIZE 40
 

@@ -25,9 +25,21 @@
 /* struct pthread ends where the thread pointer points; it has some 1,900 bytes (glibc 2.36), and the stack of the next thread is further away. */
 #define OF_ANOTHER_THREAD(pthread, thread_pointer) ((thread_pointer) - (pthread) >> 12)
 
+/* A call leaves the return address in x30; functions that call others save it, mostly behind the caller's x29. */
+#define DWARF_SP 31
+#define DWARF_FP 29
+#define DWARF_RETURN 30
+#define HAS_LINK_REGISTER 1
+#define REGS_LINK regs[30]
+/* Without the signature that it has with -mbranch-protection: what Linux gives to programs has 48 bits as long as they do not ask for more. */
+#define RETURN_ADDRESS(signed) ((signed) & 0xffffffffffff)
+
 #define OLDEST_GLIBC "GLIBC_2.17"
 #define PTHREAD_TID 0xd0
 #define PTHREAD_TID_MUSL 0x20
+
+/* Here it begins below all that is the function's own. */
+#define CALLERS_NEAR 128
 
 /* The virtual counter, which all cores share and user space may read, as the vDSO's clock_gettime() does. Without the barrier the processor may read it before what stands
  * in front of it, and two reads of one thread in the wrong order (Arm Architecture Reference Manual, D11.2.2). */

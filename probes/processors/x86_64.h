@@ -24,11 +24,20 @@
 /* 0 where a pthread_t is that of the thread with this thread pointer. */
 #define OF_ANOTHER_THREAD(pthread, thread_pointer) ((pthread) ^ (thread_pointer))
 
+/* Columns of .eh_frame. The caller's return address is right below its stack. */
+#define DWARF_SP 7
+#define DWARF_FP 6
+#define DWARF_RETURN 16
+#define HAS_LINK_REGISTER 0
+
 /* The first C library for this processor, whose versions of its functions the later ones have, too. */
 #define OLDEST_GLIBC "GLIBC_2.2.5"
 /* Where struct pthread has the kernel's id of the thread: glibc, musl. */
 #define PTHREAD_TID 0x2d0
 #define PTHREAD_TID_MUSL 0x30
+
+/* So many words above where a function's frame begins are variables of its caller looked for. */
+#define CALLERS_NEAR 32
 
 /* Its own counter, which all cores share where the kernel keeps time by it. */
 #define READ_COUNTER(into) ((into) = __builtin_ia32_rdtsc())

@@ -14,8 +14,8 @@ import platform
 import sys
 from typing import Any
 
-from pytrace_ebpf.analyze.waits import syscalls
 from pytrace_ebpf.cli.screen import console, width_of
+from pytrace_ebpf.derive.scheduling import syscalls
 from pytrace_ebpf.record.dump.resources import Resources
 from pytrace_ebpf.record.dump.threads import Thread, Threads, look
 from pytrace_ebpf.record.process.target import Target, inspect

@@ -132,6 +132,8 @@ def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.D
         facts |= {"at_most": args.top or None}  # plain values of a million functions would be a gigabyte
     if args.by == "request":
         facts |= {"requests": args.request, "slowest": 1 if args.slowest is None else args.slowest}
+    if args.html:  # the page needs them, and the pass for them keeps what the tree is made of
+        trace.whole.derive("waits")
     if by.before:
         by.before(trace)
     tree = trace.tree()

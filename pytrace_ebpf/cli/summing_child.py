@@ -44,7 +44,7 @@ def main() -> None:
     import pyarrow as pa
 
     import pytrace_ebpf
-    from pytrace_ebpf.analyze.rebuilt.sums import keep_up
+    from pytrace_ebpf.derive.sums import keep_up
     from pytrace_ebpf.errors import PytraceError
 
     with suppress(OSError, AttributeError, psutil.Error):

@@ -33,6 +33,20 @@ def _addresses(code: bytes, vaddr: int) -> Iterator[int]:
             yield pages[word >> 5 & 31] + (word >> 10 & 0xFFF)
 
 
+def _jumps(code: bytes, vaddr: int) -> Iterator[int]:
+    """By b, b.cond, cbz, cbnz, tbz and tbnz."""
+    for at, (word,) in enumerate(struct.iter_unpack("<I", code[: len(code) // 4 * 4])):
+        if word >> 26 == 0b000101:
+            bits, distance = 26, word & 0x3FFFFFF
+        elif word >> 24 == 0x54 or word >> 25 & 0x3F == 0b011010:
+            bits, distance = 19, word >> 5 & 0x7FFFF
+        elif word >> 25 & 0x3F == 0b011011:
+            bits, distance = 14, word >> 5 & 0x3FFF
+        else:
+            continue
+        yield vaddr + 4 * (at + (distance ^ 1 << bits - 1) - (1 << bits - 1))
+
+
 PROCESSOR = Processor(
     machine="aarch64",
     name="aarch64",
@@ -56,6 +70,8 @@ PROCESSOR = Processor(
         longest=4,
         every=4,
         addresses=_addresses,
+        jumps=_jumps,
+        at_call=1 << 24,  # the CFA is sp, the return address in x30
         call="bl",
         kept=frozenset(f"x{number}" for number in range(19, 29)),
         move=frozenset(("mov", "ldr")),
@@ -72,6 +88,5 @@ PROCESSOR = Processor(
     lacks={
         "--layers": "where native functions return, and what they are given, is known of x86-64 alone",
         "--native-memory": "where native functions return, and what they are given, is known of x86-64 alone",
-        "native frames": "how native code is unwound is known of x86-64 alone",
     },
 )

@@ -23,6 +23,8 @@ class Code:
     longest: int  # bytes of an instruction
     every: int  # they begin at multiples of so many bytes
     addresses: Callable[[bytes, int], Iterator[int]]  # that some code, which lies at an address, may refer to
+    jumps: Callable[[bytes, int], Iterator[int]]  # that it may go to, where that needs more than a byte to say
+    at_call: int  # the rule where a function begins: struct unwind_rule of probes/unwind.h without its pc
     call: str
     kept: frozenset[str]  # registers that a called function leaves as they were
     move: frozenset[str]  # instructions of which `frame` tells

@@ -28,6 +28,14 @@ def _addresses(code: bytes, vaddr: int) -> Iterator[int]:
         yield struct.unpack_from("<I", code, at)[0]
 
 
+_JUMP = re.compile(rb"(?=(?:\xe9|\x0f[\x80-\x8f])(.{4}))", re.DOTALL)  # at any byte: what is none leads to no such place
+
+
+def _jumps(code: bytes, vaddr: int) -> Iterator[int]:
+    for jump in _JUMP.finditer(code):
+        yield vaddr + jump.end(1) + int(struct.unpack("<i", jump[1])[0])
+
+
 PROCESSOR = Processor(
     machine="x86_64",
     name="x86-64",
@@ -60,6 +68,8 @@ PROCESSOR = Processor(
         longest=15,
         every=1,
         addresses=_addresses,
+        jumps=_jumps,
+        at_call=1 | 1 << 24,  # the CFA is rsp + 8
         call="call",
         kept=frozenset(("rbx", "rbp", "r12", "r13", "r14", "r15")),
         move=frozenset(("mov",)),

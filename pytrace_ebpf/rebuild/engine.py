@@ -259,7 +259,7 @@ class Engine:
         return {**dict(zip(SPENT, spent.T, strict=True)), "known": unknown == 0}
 
     def states(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int16]]:
-        """The state of each thread (analyze.time.switches.STATES) after the switches so far, and its core, -1 unknown; by its number."""
+        """The state of each thread (derive.scheduling.switches.STATES) after the switches so far, and its core, -1 unknown; by its number."""
         count = self._library.state_of_threads(self._engine, None, None, 0)
         state, cpu = np.zeros(count, np.uint8), np.zeros(count, np.int16)
         self._library.state_of_threads(self._engine, state.ctypes.data, cpu.ctypes.data, count)
@@ -276,7 +276,7 @@ class Engine:
         return view(address.value, EDGE, count)
 
     def want_cores(self, busy: Mapping[int, tuple[Ints, Ints, Ints]]) -> None:
-        """From here on, make cores(). `busy`: by pid the CPU time of a process, as arrays (when, total, slope): see analyze.time.curve."""
+        """From here on, make cores(). `busy`: by pid the CPU time of a process, as arrays (when, total, slope): see derive.scheduling.curve."""
         arrays = [tuple(np.ascontiguousarray(a, np.int64) for a in own) for own in busy.values()]
         rows = [Busy(pid, *(a.ctypes.data for a in own), len(own[0])) for pid, own in zip(busy, arrays, strict=True)]
         self._busy = (Busy * max(1, len(rows)))(*rows), arrays  # they have to stay where they are

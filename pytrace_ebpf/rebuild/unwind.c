@@ -3,15 +3,16 @@
  * Format: DWARF 4, 6.4 (call frame information), and the Linux Standard Base, 10.6 (what .eh_frame has of its own). The section is
  * a file's that nobody trusts, and this runs in a process without rights: whatever its bytes are, nothing is read beyond its end,
  * and at most one row is made of each of its bytes. A function whose rules are none of those below gets rows without a rule. */
+#include "../../probes/processor.h"
 #include "../../probes/unwind.h"
 #include "engine.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define RBP 6
-#define RSP 7
-#define RIP 16
+#define RBP DWARF_FP
+#define RSP DWARF_SP
+#define RIP DWARF_RETURN
 #define MOST_REMEMBERED 8
 
 struct cursor {
@@ -29,6 +30,7 @@ struct state {
     uint8_t kind; /* UNWIND_* */
     int64_t cfa;
     int64_t rbp; /* how far below the CFA the caller's is; 0 = in rbp */
+    int64_t rip; /* how far below the CFA the return address is, where there is a link register; 0 = in that */
 };
 
 /* A common information entry, as far as functions refer to it. */
@@ -203,8 +205,23 @@ static void set_expression(struct state *now, struct cursor block)
     }
 }
 
-/* Adds what holds from `pc` on. */
-static void emit(struct output *out, uint64_t pc, const struct state *now)
+#if HAS_LINK_REGISTER
+static struct unwind_rule rule_of(uint64_t pc, const struct state *now)
+{
+    struct unwind_rule rule = {.pc = (uint32_t)pc, .kind = now->kind};
+    const int64_t saved = now->rbp ? now->rbp : now->rip, above = now->cfa - saved;
+    if (rule.kind == UNWIND_NONE || rule.kind == UNWIND_END)
+        return rule;
+    if (now->cfa % 8 || now->cfa / 8 != (int16_t)(now->cfa / 8) || (now->rbp && now->rip != now->rbp - 8) || (saved && (above % 8 || above < 0 || above / 8 > 254)))
+        return (struct unwind_rule){.pc = (uint32_t)pc, .kind = UNWIND_NONE};
+    if (!now->rbp && now->rip)
+        rule.kind = rule.kind == UNWIND_RSP ? UNWIND_LINK : UNWIND_NONE;
+    rule.cfa = (int16_t)(now->cfa / 8);
+    rule.rbp = saved ? (uint8_t)(above / 8 + 1) : 0;
+    return rule;
+}
+#else
+static struct unwind_rule rule_of(uint64_t pc, const struct state *now)
 {
     struct unwind_rule rule = {.pc = (uint32_t)pc, .kind = now->kind};
     if (now->cfa % 8 || now->cfa / 8 != (int16_t)(now->cfa / 8) || now->rbp % 8 || now->rbp / 8 != (uint8_t)(now->rbp / 8))
@@ -213,6 +230,14 @@ static void emit(struct output *out, uint64_t pc, const struct state *now)
         rule.cfa = (int16_t)(now->cfa / 8);
         rule.rbp = (uint8_t)(now->rbp / 8);
     }
+    return rule;
+}
+#endif
+
+/* Adds what holds from `pc` on. */
+static void emit(struct output *out, uint64_t pc, const struct state *now)
+{
+    const struct unwind_rule rule = rule_of(pc, now);
     if (out->count && out->count <= out->most_rows && out->rows[out->count - 1].pc == rule.pc) {
         out->rows[out->count - 1] = rule;
         return;
@@ -232,8 +257,19 @@ static void save(struct state *now, uint64_t number, int64_t offset)
 {
     if (number == RBP)
         now->rbp = -offset;
+    else if (number == RIP && HAS_LINK_REGISTER)
+        now->rip = -offset;
     else if (number == RIP && offset != -8)
         set_kind(now, UNWIND_NONE);
+}
+
+/* As it was at the function's beginning. */
+static void restore(struct state *now, uint64_t number, const struct state *initial)
+{
+    if (number == RBP)
+        now->rbp = initial ? initial->rbp : 0;
+    else if (number == RIP && HAS_LINK_REGISTER)
+        now->rip = initial ? initial->rip : 0;
 }
 
 /* Runs a program of call frame instructions, from `pc` on. `initial`: what DW_CFA_restore goes back to; NULL in a common entry.
@@ -249,7 +285,7 @@ static void run(struct cursor program, const struct section *in, const struct co
         switch (byte & 0xc0 ? byte & 0xc0 : byte) {
         case 0x40: advance = low; break;                       /* advance_loc */
         case 0x80: save(now, low, (int64_t)take_unsigned(&program) * common->data_unit); continue;
-        case 0xc0: if (low == RBP) now->rbp = initial ? initial->rbp : 0; continue;                     /* restore */
+        case 0xc0: restore(now, low, initial); continue;
         case 0x01: { /* set_loc */
             const uint64_t to = take_address(&program, in, common->encoding, false);
             if (to < pc || to > end)
@@ -268,9 +304,9 @@ static void run(struct cursor program, const struct section *in, const struct co
             if (byte >= 0x14 && (number == RBP || number == RIP))
                 set_kind(now, UNWIND_NONE);
             continue;
-        case 0x06: if (take_unsigned(&program) == RBP) now->rbp = initial ? initial->rbp : 0; continue; /* restore_extended */
+        case 0x06: restore(now, take_unsigned(&program), initial); continue; /* restore_extended */
         case 0x07: if (take_unsigned(&program) == RIP) now->kind = UNWIND_END; continue;                /* undefined */
-        case 0x08: if (take_unsigned(&program) == RBP) now->rbp = 0; continue;                          /* same_value */
+        case 0x08: restore(now, take_unsigned(&program), NULL); continue;                               /* same_value */
         case 0x09: /* register */
             number = take_unsigned(&program);
             take_unsigned(&program);
@@ -302,6 +338,9 @@ static void run(struct cursor program, const struct section *in, const struct co
             continue;
         case 0x13: now->cfa = take_signed(&program) * common->data_unit; continue;
         case 0x2e: take_unsigned(&program); continue; /* GNU_args_size */
+#if HAS_LINK_REGISTER
+        case 0x2d: continue; /* AARCH64_negate_ra_state: the return address is signed, or no longer */
+#endif
         case 0x00: continue;
         default: set_kind(now, UNWIND_NONE); return; /* what follows cannot be read */
         }
@@ -350,7 +389,7 @@ static void describe(const struct section *in, const uint8_t *end, const struct 
     struct common common = {.encoding = 0};
     const uint8_t *id_at = end;
     uint64_t id = 0;
-    struct state initial = {UNWIND_NONE, 0, 0}, now;
+    struct state initial = {UNWIND_NONE, 0, 0, 0}, now;
 
     if (!entry_at(end, function->entry, &content, &id, &id_at) || !read_common(in, end, id_at - id, &common))
         return; /* find() has seen to it */
@@ -361,7 +400,7 @@ static void describe(const struct section *in, const uint8_t *end, const struct 
     run(common.program, in, &common, 0, 0, &initial, NULL, NULL);
     now = initial;
     if (common.signal) /* the kernel's frame of a signal: not followed */
-        emit(out, function->begin, &(struct state){UNWIND_NONE, 0, 0});
+        emit(out, function->begin, &(struct state){UNWIND_NONE, 0, 0, 0});
     else
         run(content, in, &common, function->begin, function->end, &now, &initial, out);
 }
@@ -391,7 +430,7 @@ OFFERED size_t rebuild_unwind(const uint8_t *bytes, size_t size, uint64_t addres
         out.function_count++;
         describe(&in, end, &found[i], &out);
         if (i + 1 == count || found[i + 1].begin > behind)
-            emit(&out, behind, &(struct state){UNWIND_NONE, 0, 0});
+            emit(&out, behind, &(struct state){UNWIND_NONE, 0, 0, 0});
     }
     free(found);
     *function_count = out.function_count;

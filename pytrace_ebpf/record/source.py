@@ -127,9 +127,9 @@ class CallSource(Recorder):
         return {}
 
     @property
-    def ns_per_left_call(self) -> float:
-        """What a call costs its program all the same while it is left out."""
-        return 0.0
+    def passed_per_left_call(self) -> int:
+        """How many events of a call are looked at all the same while it is left out."""
+        return 0
 
     def prepare(self, target: Target) -> None:
         """Do what takes its time before the recording of `target` begins. Raises TargetError."""

@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,38 +129,52 @@ def take_over(files: Files, table: Table, what: Settled, into: Path) -> bool:
     return True
 
 
-def build(files: Files, table: Table, key: str, make: Callable[[Path], Settled | None]) -> list[Part] | None:
-    """Have `make` write a table into a new folder, and put that in the place of the old one, with what it returns.
+def build(
+    files: Files, keys: Sequence[tuple[Table, str]], make: Callable[[dict[str, Path]], Mapping[str, Settled | None]]
+) -> dict[str, list[Part]] | None:
+    """Have `make` write tables into new folders, by name, and put these in the place of the old ones, with what it returns.
 
-    None where the directory cannot be written, or its disk has no room. Raises TraceError where writing fails halfway for another reason.
+    `keys`: what each is made from. None where the directory cannot be written, or its disk has no room. Raises TraceError where writing
+    fails halfway for another reason.
     """
-    name = table.name
-    fresh, at = f".{name}-{secrets.token_hex(4)}", files.descriptor
+    at, fresh = files.descriptor, [f".{table.name}-{secrets.token_hex(4)}" for table, _ in keys]
     try:
-        os.mkdir(files.name(fresh), 0o700, dir_fd=at)
-        folder = files.folder(fresh)
-    except OSError:
-        return None
-    try:
-        says = {_KEY: key.encode()} | _settle(files, table, make(folder.through))
-        says[_FOOTERS] = json.dumps(_footers(folder)).encode()
-        pq.write_table(table.arrow.with_metadata(says | description(table)).empty_table(), folder.through / _KEY_FILE)
-        for part in folder.names():
-            os.chmod(folder.name(part), 0o600, dir_fd=folder.descriptor)
-        shutil.rmtree(files.name(name), ignore_errors=True, dir_fd=at)
         try:
-            os.rename(files.name(fresh), files.name(name), src_dir_fd=at, dst_dir_fd=at)
-        except OSError:  # another reader was faster; its rows are the same
-            if kept(files, table, key) is None:
-                raise
-        return kept(files, table, key)
+            for name in fresh:
+                os.mkdir(files.name(name), 0o700, dir_fd=at)
+            folders = [files.folder(name) for name in fresh]
+        except OSError:
+            return None
+        settled = make({table.name: folder.through for (table, _), folder in zip(keys, folders, strict=True)})
+        for (table, key), name, folder in zip(keys, fresh, folders, strict=True):
+            _put(files, table, key, name, folder, settled.get(table.name))
+        parts = {table.name: kept(files, table, key) for table, key in keys}
+        return {name: found for name, found in parts.items() if found is not None} if None not in parts.values() else None
     except OSError as error:
         if error.errno in _NO_ROOM:
             return None
-        raise TraceError(f"{files.directory / name} cannot be written: {error.strerror or error}.") from error
+        names = " and ".join(str(files.directory / table.name) for table, _ in keys)
+        raise TraceError(f"{names} cannot be written: {error.strerror or error}.") from error
     finally:
-        with suppress(OSError):
-            shutil.rmtree(files.name(fresh), ignore_errors=True, dir_fd=at)
+        for name in fresh:
+            with suppress(OSError):
+                shutil.rmtree(files.name(name), ignore_errors=True, dir_fd=at)
+
+
+def _put(files: Files, table: Table, key: str, fresh: str, folder: Files, settled: Settled | None) -> None:
+    """Put the new folder `fresh` of a table in the place of the old. Raises OSError."""
+    name, at = table.name, files.descriptor
+    says = {_KEY: key.encode()} | _settle(files, table, settled)
+    says[_FOOTERS] = json.dumps(_footers(folder)).encode()
+    pq.write_table(table.arrow.with_metadata(says | description(table)).empty_table(), folder.through / _KEY_FILE)
+    for part in folder.names():
+        os.chmod(folder.name(part), 0o600, dir_fd=folder.descriptor)
+    shutil.rmtree(files.name(name), ignore_errors=True, dir_fd=at)
+    try:
+        os.rename(files.name(fresh), files.name(name), src_dir_fd=at, dst_dir_fd=at)
+    except OSError:  # another reader was faster; its rows are the same
+        if kept(files, table, key) is None:
+            raise
 
 
 def _settle(files: Files, table: Table, fresh: Settled | None) -> dict[bytes, bytes]:

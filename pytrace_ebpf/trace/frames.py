@@ -71,3 +71,11 @@ def _column(values: pa.ChunkedArray, nullable: bool) -> pd.Series | npt.NDArray[
     numbers = np.frombuffer(whole.buffers()[1], whole.type.to_pandas_dtype())[whole.offset : whole.offset + len(whole)]
     numbers = numbers if numbers.flags.writeable else numbers.copy()
     return pd.arrays.IntegerArray(numbers, pc.is_null(whole).to_numpy(zero_copy_only=False)) if nullable else numbers
+
+
+def values_and_mask(column: "pd.Series[int]") -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """A nullable column as (int64 values with 0 for null, mask of the known ones)."""
+    known = column.notna().to_numpy(dtype=bool)
+    if known.all():
+        return column.to_numpy(dtype=np.int64), known
+    return column.fillna(0).to_numpy(dtype=np.int64), known

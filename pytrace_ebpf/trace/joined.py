@@ -6,7 +6,6 @@ import re
 import stat
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from pytrace_ebpf.errors import TraceError
-from pytrace_ebpf.trace.derived import Settled
+from pytrace_ebpf.trace.deriving import Maker
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import FUNCTIONS, LOSSES, MANIFEST, PROCESSES, PROFILE, SEGMENTS, THREADS, Table
 from pytrace_ebpf.trace.segments import part_name
@@ -25,8 +24,6 @@ HOUR = re.compile(r"\d{8}-\d{2}(-\d{1,3})?", re.ASCII)
 _MOST_NAMED = 100
 _MOMENTS = ("start_ns", "end_ns")
 _SAME = ("file", "qualname", "first_line", "name", "module", "flags", "function_layer")
-
-Derive = Mapping[str, Callable[[Trace, Path], Settled | None]]
 
 
 def hours(directory: Path) -> list[str]:
@@ -48,11 +45,11 @@ class Joined(Trace):
     Times are those of the real clock (ns since 1970) as each hour's trace anchors it, so that hours before and after a reboot follow each other.
     """
 
-    def __init__(self, directory: Path, names: list[str], derive: Derive) -> None:
+    def __init__(self, directory: Path, names: list[str], maker: Maker) -> None:
         """Raises TraceError where one of its traces does not open; not for one that is removed meanwhile."""
         self._place = tempfile.TemporaryDirectory(prefix="pytrace-ebpf-joined-")
-        _Joining(Path(self._place.name)).join(directory, names, derive)
-        super().__init__(Path(self._place.name), derive)
+        _Joining(Path(self._place.name)).join(directory, names, maker)
+        super().__init__(Path(self._place.name), maker)
         self.directory = directory
 
 
@@ -68,12 +65,12 @@ class _Joining:
         self._lost, self._events = Counter[str](), Counter[str]()
         self._sources: dict[tuple[Any, ...], dict[str, Any]] = {}
 
-    def join(self, directory: Path, names: list[str], derive: Derive) -> None:
+    def join(self, directory: Path, names: list[str], maker: Maker) -> None:
         """Write the trace. Raises TraceError."""
         last = None
         for name in names:
             try:
-                trace = Trace(directory / name, derive)
+                trace = Trace(directory / name, maker)
                 self._take(trace)
             except TraceError:
                 if not (directory / name).exists():  # it was too old just now

@@ -1,10 +1,7 @@
 """A trace directory, opened: every table as a pandas.DataFrame, reading only what is asked for."""
 
 import functools
-import hashlib
-import json
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
@@ -13,10 +10,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pytrace_ebpf.errors import TraceError
-from pytrace_ebpf.trace import derived, sql
+from pytrace_ebpf.trace import sql
 from pytrace_ebpf.trace.conditions import all_of, between, equal, overlap, overlapping
-from pytrace_ebpf.trace.files import Files
+from pytrace_ebpf.trace.deriving import Deriving, Maker
 from pytrace_ebpf.trace.frames import in_order, named, to_frame
 from pytrace_ebpf.trace.index import Bounds, Index
 from pytrace_ebpf.trace.levels import Levels
@@ -26,26 +22,23 @@ from pytrace_ebpf.trace.parts import Part, batches, read, sizes
 from pytrace_ebpf.trace.schema import CALL_SITES, CALLS, LINES, MEMORY, OPERATORS, REQUESTS, TABLES, TASKS, THREAD_TIMES, TREE, VALUES, WAITS, Table
 from pytrace_ebpf.trace.segments import parts_of
 
-DERIVATION = 13  # one more with each change of what analyze/ makes of a trace
 _AT_ONCE = 1 << 17  # rows that a query is given
 _SOUGHT = ("call_id", "pid", "tid", "depth", "start_ns", "end_ns")  # columns by whose bounds row groups are found
 
 
-class Trace(Logs):
+class Trace(Logs, Deriving):
     """One trace. `manifest` is its manifest (see trace/manifest.py), `written_at` when that was written (s since 1970), `directory` where it lies.
 
     Times in arguments are nanoseconds of CLOCK_MONOTONIC; a window is start_ns <= t < end_ns.
     Every reading method raises TraceError when a part of the trace does not open.
     """
 
-    def __init__(self, directory: Path, derive: Mapping[str, Callable[["Trace", Path], derived.Settled | None]]) -> None:
-        """Open `directory`; `derive[name](trace, into)` rebuilds the derived table `name` into a folder. Raises TraceError."""
+    def __init__(self, directory: Path, maker: Maker) -> None:
+        """Open `directory`; `maker` makes its derived tables. Raises TraceError."""
         self.directory = directory
         self._files = open_directory(directory)
         self.manifest, self.written_at = read_manifest(self._files)
-        self._derive = derive
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._derived: dict[str, list[Part]] = {}
+        self._start_deriving(maker)
         self._indexes: dict[str, Index] = {}
         self._held: dict[str, pd.DataFrame] = {}
         self._by_index: dict[int, dict[str, Any]] = {}
@@ -71,18 +64,6 @@ class Trace(Logs):
         from pytrace_ebpf.trace.window import Window  # a Trace itself
 
         return Window(self, *(None if each is None else int(each) for each in (start_ns, end_ns, pid, tid)))  # NumPy's integers are no JSON
-
-    def pieces(self, name: str) -> derived.Pieces:
-        """The folder `name` of its directory, for derived data that is no table."""
-        return derived.Pieces(self._files, name)
-
-    def settled(self, spec: Table) -> derived.Settled | None:
-        """What an earlier derivation of a table says that no later segment changes."""
-        return derived.settled(self._files, spec)
-
-    def take_over(self, spec: Table, what: derived.Settled, into: Path) -> bool:
-        """Put the parts of what is settled of a table into the folder `into` where it is derived anew; False: none of them."""
-        return derived.take_over(self._files, spec, what, into)
 
     @property
     def start_ns(self) -> int:
@@ -364,37 +345,3 @@ class Trace(Logs):
         """(rows, bytes) of each part of a table; none of a derived one that is not kept in the trace."""
         spec = TABLES[name]
         return list(sizes(self._kept(spec) if spec.derived else self._parts(name)))
-
-    def _derived_parts(self, spec: Table) -> list[Part]:
-        if spec.name not in self._derived:
-            parts = derived.kept(self._files, spec, self._derived_key(spec))
-            self._derived[spec.name] = self._rebuild(spec) if parts is None else parts
-        return self._derived[spec.name]
-
-    def _kept(self, spec: Table) -> list[Part]:
-        return derived.kept(self._files, spec, self._derived_key(spec)) or []
-
-    def _derived_key(self, spec: Table) -> str:
-        """What a derived table depends on: how it is derived, the schema, and which segments there are."""
-        source = [DERIVATION, spec.arrow.to_string(), self.manifest["segments"], self.start_ns, self.end_ns]
-        source += [self.request_patterns] if spec is REQUESTS else []
-        return hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()
-
-    def _rebuild(self, spec: Table, keep: bool = True) -> list[Part]:
-        """Build a derived table, and `keep` it in a directory that is ours; else, and where we may not write, for as long as this lives."""
-
-        def build(into: Path) -> derived.Settled | None:
-            try:
-                return self._derive[spec.name](self, into)
-            finally:
-                pa.default_memory_pool().release_unused()  # what events were unpacked in is of no more use
-
-        if keep and self._files.ours:
-            parts = derived.build(self._files, spec, self._derived_key(spec), build)
-            if parts is not None:
-                return parts
-        self._temporary = self._temporary or tempfile.TemporaryDirectory(prefix="pytrace-ebpf-derived-")
-        parts = derived.build(Files(Path(self._temporary.name)), spec, self._derived_key(spec), build)
-        if parts is None:
-            raise TraceError(f"{self._temporary.name} cannot be written: name a place with room in TMPDIR.")
-        return parts

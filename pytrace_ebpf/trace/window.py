@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pytrace_ebpf.trace.conditions import all_of, equal, overlap
+from pytrace_ebpf.trace.derived import Pieces
 from pytrace_ebpf.trace.parts import Part
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLS, OPERATORS, TABLES, TASKS, Table
@@ -33,8 +34,8 @@ class Window(Trace):
         after = next((place for place, s in enumerate(of_whole) if s["start_ns"] >= self._end_ns), len(of_whole))
         self.last = max(self.first, min(len(of_whole), after + 1))
         self.manifest = {**whole.manifest, "segments": of_whole[self.first : self.last], "lost": {}}
-        self._derived: dict[str, list[Part]] = {}
-        self._temporary, self._indexes, self._held = None, {}, {}
+        self._start_deriving(whole._maker)
+        self._indexes, self._held = {}, {}
         self._by_index = {}
 
     def __repr__(self) -> str:
@@ -146,13 +147,17 @@ class Window(Trace):
     def _rows(self, spec: Table, columns: list[str], where: pc.Expression | None) -> Iterator[pa.Table]:
         return (super()._rows if spec in (CALLS, TASKS, OPERATORS) else self._rows_of_frame)(spec, columns, where)
 
+    def pieces(self, name: str) -> Pieces:
+        return self.whole.pieces(name)
+
+    def _has_kept(self, spec: Table) -> bool:
+        return False
+
     def _kept(self, spec: Table) -> list[Part]:
         return []
 
-    def _derived_parts(self, spec: Table) -> list[Part]:
-        if spec.name not in self._derived:
-            self._derived[spec.name] = self._rebuild(spec, keep=False)
-        return self._derived[spec.name]
+    def _make(self, tables: Sequence[Table], beside: Sequence[Any], keep: bool = False) -> dict[str, list[Part]]:
+        return super()._make(tables, beside, keep=False)
 
     def sizes(self, name: str) -> Any:
         return self.whole.sizes(name)

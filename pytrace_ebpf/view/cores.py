@@ -7,9 +7,8 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.analyze.rebuilt.core_sums import core_sums
-from pytrace_ebpf.analyze.rebuilt.on_cores import CoreSums
 from pytrace_ebpf.analyze.time import cores
+from pytrace_ebpf.derive.sinks.cores import CoreSums, core_sums
 from pytrace_ebpf.trace.schema import AGENT
 from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import colours, text

@@ -10,16 +10,20 @@ from rich.text import Text
 from pytrace_ebpf.analyze.functions.by_call_site import by_call_site, hottest
 from pytrace_ebpf.analyze.functions.by_function import of_tree
 from pytrace_ebpf.analyze.functions.left_out import callers
+from pytrace_ebpf.analyze.functions.own_code import NONE, by_own_code
 from pytrace_ebpf.analyze.waits.locks import most_contended
-from pytrace_ebpf.analyze.waits.primitives import LIBRARY, among, main_wait
 from pytrace_ebpf.analyze.waits.reasons import Part, reasons
+from pytrace_ebpf.derive.calls.primitives import LIBRARY, among, main_wait
+from pytrace_ebpf.trace.libraries import in_library
 from pytrace_ebpf.trace.schema import CALLER
 from pytrace_ebpf.view import text, waits
 from pytrace_ebpf.view.grid import NARROW, Listing
-from pytrace_ebpf.view.sentence import called_to_wait, contended_lock, most_time, top_function
+from pytrace_ebpf.view.sentence import called_below, called_to_wait, contended_lock, most_time, top_function
 from pytrace_ebpf.view.states import figures, states_of, titles
 
 _WIDE = 150  # cells, with which there is room for where functions were called from
+_PASSED_OVER = 10  # functions in which threads wait for work
+_MOSTLY = 0.5
 _EVENTS = 50_000_000  # of a trace with more, no waits are derived for the sake of one sentence
 
 
@@ -48,7 +52,7 @@ def _called(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.D
         table["has_left_out"] = table["func_id"].isin(callers(tree, out["func_id"])).astype("int64")
     if facts["by"] == "module":
         return table, {}
-    more: dict[str, Any] = {"sentence": sentence(trace, table)}
+    more: dict[str, Any] = {"sentence": sentence(trace, table, tree)}
     if trace.manifest.get("sampling"):  # beside calls
         from pytrace_ebpf.view import sampled
 
@@ -66,13 +70,17 @@ def _few(trace: Any) -> bool:
     return sum(segment["rows"].get("events", 0) for segment in trace.whole.segments) <= _EVENTS
 
 
-def sentence(trace: Any, table: pd.DataFrame) -> str | None:
-    """What a person would say of a lock that is waited for, and of the function with the most self time; None where that is not much, or not known."""
+def sentence(trace: Any, table: pd.DataFrame, tree: pd.DataFrame) -> str | None:
+    """What a person would say of a lock that is waited for, and of the function with the most self time; None where that is not much, or not known.
+
+    Of a library's function it says which of the program's own code called it. One that mostly waits where no own code called it is passed over: such
+    threads wait for work.
+    """
     if trace.scheduling["source"] != "bpf" or not len(table):
         return None
-    top = table.loc[table["self_ns"].idxmax()].to_dict()
     functions = trace.functions()
     names = functions.set_index("func_id")["qualname"]
+    top, below, all_ns = _top(table, tree, functions)
     if top["func_id"] not in names:
         return None
     few = _few(trace)
@@ -85,9 +93,32 @@ def sentence(trace: Any, table: pd.DataFrame) -> str | None:
         """Of very many calls nobody is named."""
         return reasons(trace, top["func_id"]) if few else {"gil": [], "blocked": [], "runq": []}
 
-    rest = top_function(top, int(table["self_ns"].sum()), why, names)
+    rest = top_function(top, all_ns, why, names)
+    if rest and below is not None:
+        called = functions.set_index("func_id").loc[below["own_func_id"]]
+        rest = called_below(called, below | {"func_id": top["func_id"]}, all_ns, why, names) or rest
     wait = main_wait(trace, top["func_id"]) if rest and few and among(functions, LIBRARY)[top["func_id"]] else None
     return " ".join(filter(None, (said, (wait and called_to_wait(wait, table, functions)) or rest))) or None
+
+
+def _top(table: pd.DataFrame, tree: pd.DataFrame, functions: pd.DataFrame) -> tuple[dict[str, Any], dict[str, Any] | None, int]:
+    """The row of `table` to be spoken of; what of it lies below the one function of own code that it mostly does, None of own code, and where there is none;
+    and the time of all functions but those that are passed over."""
+    files = functions.set_index("func_id")["file"]
+    rows, all_ns = table.sort_values("self_ns", ascending=False, kind="stable"), int(table["self_ns"].sum())
+    left_ns = all_ns
+    for row in rows.head(_PASSED_OVER).to_dict("records"):
+        if row["func_id"] not in files or not in_library(str(files[row["func_id"]])):
+            return row, None, left_ns
+        parts = by_own_code(tree, functions, int(row["func_id"]))
+        most = parts.iloc[0].to_dict()
+        if most["own_func_id"] != NONE:
+            return row, most if most["self_ns"] >= _MOSTLY * row["self_ns"] else None, left_ns
+        waits_ns = most["self_blocked_ns"] if text.known(most["self_blocked_ns"]) else 0
+        if waits_ns < _MOSTLY * row["self_ns"]:
+            return row, None, left_ns
+        left_ns -= int(row["self_ns"])
+    return rows.iloc[0].to_dict(), None, all_ns
 
 
 def _name(row: dict[str, Any], facts: dict[str, Any]) -> str:

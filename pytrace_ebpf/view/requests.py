@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pytrace_ebpf.analyze.requests.by_request import by_request
-from pytrace_ebpf.analyze.requests.entry_points import unmet
 from pytrace_ebpf.analyze.requests.one_request import RUN_QUEUE, OneRequest, one_request
+from pytrace_ebpf.derive.calls.entry_points import unmet
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import NARROW, PROSE, Listing
 from pytrace_ebpf.view.names import named, plain

@@ -16,7 +16,7 @@ from pytrace_ebpf.analyze.samples.paths import NATIVE, NO_FRAMES, UNREAD, native
 from pytrace_ebpf.analyze.samples.sampling import is_summed
 from pytrace_ebpf.analyze.samples.tree import functions_of, nodes, untold
 from pytrace_ebpf.analyze.samples.weights import SUMS, named, off_core, with_states
-from pytrace_ebpf.analyze.waits.primitives import LIBRARY
+from pytrace_ebpf.derive.calls.primitives import LIBRARY
 from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import colours, text
 from pytrace_ebpf.view.grid import NARROW, Listing

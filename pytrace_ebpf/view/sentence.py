@@ -41,8 +41,25 @@ def top_function(row: Part, all_ns: int, reasons: Reasons, names: Names) -> str:
     parts = [row[f"self_{state}_ns"] for state in ("on_cpu", "runq_wait", "gil_wait", "blocked")]
     if whole < _OF_ALL * all_ns or not whole or not all(map(text.known, parts)):
         return ""
-    on_cpu, queued, gil, blocked = (int(part) / whole for part in parts)
-    name = _quoted(names[int(row["func_id"])])
+    return _where_it_goes(_quoted(names[int(row["func_id"])]), row, reasons, names)
+
+
+def called_below(own: Any, row: Part, all_ns: int, reasons: Reasons, names: Names) -> str:
+    """The sentence for a function of a library by the function of the program's own code that it was called through, `own` (a row of schema.FUNCTIONS).
+
+    `row`: what of it lies below that (analyze.functions.own_code), with its func_id; the rest as of top_function().
+    """
+    if row["self_ns"] < _OF_ALL * all_ns or not all(text.known(row[f"self_{state}_ns"]) for state in ("on_cpu", "runq_wait", "gil_wait", "blocked")):
+        return ""
+    rest = _where_it_goes("that", row, reasons, names)
+    doing = f"{_quoted(own['qualname'])} ({_place(own)}) spends {text.duration(row['self_ns'])} in {_quoted(names[int(row['func_id'])])}"
+    return f"{doing}: {rest}" if rest else ""
+
+
+def _where_it_goes(name: str, row: Part, reasons: Reasons, names: Names) -> str:
+    """Where the self time of a row goes, whose subject is `name`."""
+    whole = int(row["self_ns"])
+    on_cpu, queued, gil, blocked = (int(row[f"self_{state}_ns"]) / whole for state in ("on_cpu", "runq_wait", "gil_wait", "blocked"))
     if gil >= _MATTERS and gil >= max(queued, blocked):
         return f"{_part(gil)} of {name} is waiting for the GIL{_holder(reasons()['gil'], int(row['func_id']), names)}."
     if blocked >= _DOMINATES:
@@ -107,7 +124,7 @@ def contended_lock(lock: Part, table: pd.DataFrame, functions: pd.DataFrame) -> 
 
 
 def called_to_wait(wait: Part, table: pd.DataFrame, functions: pd.DataFrame) -> str:
-    """The sentence for what a function like Condition.wait waits for longest (analyze.waits.primitives.main_wait); "" where that is little of its time.
+    """The sentence for what a function like Condition.wait waits for longest (derive.calls.primitives.main_wait); "" where that is little of its time.
 
     `table`: analyze.functions.by_function's; `functions`: schema.FUNCTIONS.
     """

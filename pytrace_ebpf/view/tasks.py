@@ -18,9 +18,8 @@ _WORTH_SAYING_NS = 10_000_000
 
 
 def before(trace: Any) -> None:
-    """Derive the coroutines; not of samples."""
-    if any(segment["rows"].get("events") for segment in trace.whole.segments):
-        trace.tasks(columns=["coroutine_id"])
+    """Derive the coroutines."""
+    trace.derive("tasks")
 
 
 def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:

@@ -19,7 +19,7 @@ _MANY = 0.25  # of the time: who is there for less of it is one of many
 
 def before(trace: Any) -> None:
     """Derive the waits."""
-    next(trace.waits_by_part(["kind"]), None)
+    trace.whole.derive("waits")
 
 
 def found(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:

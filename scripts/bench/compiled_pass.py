@@ -3,15 +3,15 @@
 import time
 from typing import Any
 
-from pytrace_ebpf.analyze.rebuilt import passes
-from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
+from pytrace_ebpf.derive import feed
+from pytrace_ebpf.derive.read_ahead import PIECE
 from pytrace_ebpf.trace.reader import Trace
 
 
 def compiled_pass(trace: Trace, **what: Any) -> float:
-    """CPU seconds of the pass that gives `what` (passes.engine_of): the events of a segment are read beforehand."""
-    engine, spent = passes.engine_of(trace, **what), 0.0
-    for events, end_ns in passes.segments(trace, engine):
+    """CPU seconds of the pass that gives `what` (feed.engine_of): the events of a segment are read beforehand."""
+    engine, spent = feed.engine_of(trace, **what), 0.0
+    for events, end_ns in feed.segments(trace, engine):
         batches = list(events)
         begin = time.process_time()
         for _ in engine.take(batches, end_ns, PIECE):

@@ -39,7 +39,7 @@ from synthetic import GIL, table_of, write_trace
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.functions import call_sequence
-from pytrace_ebpf.analyze.rebuilt import calls
+from pytrace_ebpf.derive import tables
 from pytrace_ebpf.record.output.events_part import write_events
 from pytrace_ebpf.trace.manifest import open_directory, read_manifest
 from pytrace_ebpf.trace.schema import MANIFEST, TABLES, CallKind, SchedKind
@@ -155,7 +155,7 @@ def an_event(path: Path) -> Iterator[tuple[str, float]]:
     yield "compiled pass: rows", compiled_pass(trace, rows=True) / events * 1e9
     with tempfile.TemporaryDirectory() as folder:
         begin = time.process_time()
-        calls.derive(trace, Path(folder))
+        tables.make(trace, {"calls": Path(folder)})
         yield "rows, read, made and written as Parquet", (time.process_time() - begin) / events * 1e9
         size = sum(part.stat().st_size for part in Path(folder).iterdir())
     yield "bytes a call in events/; in calls/", sum(part.stat().st_size for part in (path / "events").iterdir()) / events * 2

@@ -31,8 +31,9 @@ from compiled_pass import compiled_pass
 from synthetic import GIL, write_trace
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt import calls, tree
-from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
+from pytrace_ebpf.derive import streams, tables
+from pytrace_ebpf.derive.read_ahead import PIECE
+from pytrace_ebpf.derive.sums import sums_of
 from pytrace_ebpf.trace.manifest import open_directory, read_manifest
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import MANIFEST, TABLES, SchedKind
@@ -115,14 +116,14 @@ def read(trace: Trace) -> None:
 
 
 def rebuilt(trace: Trace) -> None:
-    for pieces in calls.rebuild(trace):
+    for pieces in streams.calls(trace):
         for _ in pieces:
             pass
 
 
-def written(derive: Any, trace: Trace) -> None:
+def written(trace: Trace) -> None:
     with tempfile.TemporaryDirectory() as out:
-        derive(trace, Path(out))
+        tables.make(trace, {"calls": Path(out)})
 
 
 def timed(work: Any, *arguments: Any) -> float:
@@ -136,9 +137,9 @@ WORK = {
     "library: tree": lambda trace: compiled_pass(trace, rows=False, nodes=1 << 20),
     "library: rows": lambda trace: compiled_pass(trace, rows=True),
     "read events": lambda trace: timed(read, trace),
-    "tree, reading included": lambda trace: timed(tree.grow, trace),
+    "tree, reading included": lambda trace: timed(sums_of, trace),
     "rows as Arrow tables": lambda trace: timed(rebuilt, trace),
-    "rows written to calls/": lambda trace: timed(written, calls.derive, trace),
+    "rows written to calls/": lambda trace: timed(written, trace),
 }
 IN_A_PROCESS = {
     "calls": "pytrace_ebpf.open(TRACE).calls(columns=['call_id'], ids=(0, 0))",

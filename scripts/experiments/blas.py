@@ -15,7 +15,7 @@ from recording import COLOURS, WORKLOADS, Report, directory, machine, ms, plain,
 
 from pytrace_ebpf.analyze.native import by_blas
 from pytrace_ebpf.analyze.native.around import native_by_part
-from pytrace_ebpf.analyze.native.operators import enclosing
+from pytrace_ebpf.derive.sinks.operators import enclosing
 from pytrace_ebpf.trace.reader import Trace
 
 CASES = {"with oneDNN": (), "without oneDNN": ("--no-mkldnn",)}

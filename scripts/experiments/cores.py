@@ -17,8 +17,8 @@ from matplotlib.patches import Patch
 from recording import COLOURS, WORKLOADS, Report, directory, machine, ms, named_calls, plain, record, waiting
 
 from pytrace_ebpf.analyze.time.cores import parallelism
-from pytrace_ebpf.analyze.time.curve import Curve
-from pytrace_ebpf.analyze.time.split import on_cores, timeline
+from pytrace_ebpf.derive.scheduling.curve import Curve
+from pytrace_ebpf.derive.scheduling.split import on_cores, timeline
 from pytrace_ebpf.experiment.data import Experiment
 from pytrace_ebpf.experiment.settings import Setting
 from pytrace_ebpf.trace.reader import Trace

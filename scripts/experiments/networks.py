@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from recording import COLOURS, WORKLOADS, Report, directory, machine, ms, named_calls, plain, record, say, waiting
 
-from pytrace_ebpf.analyze.functions.by_function import outermost
 from pytrace_ebpf.analyze.functions.named_layers import enclosing, named_layers, parent_rows
 from pytrace_ebpf.analyze.native.torch_graph import forwards, graph
 from pytrace_ebpf.cli.main import main as pytrace
+from pytrace_ebpf.derive.calls.preorder import outermost
 from pytrace_ebpf.trace.reader import Trace
 
 NETWORKS = ("image_cnn", "rnn", "gan", "resnet", "mobilenet")

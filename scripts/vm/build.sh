@@ -1,7 +1,7 @@
 #!/bin/bash
 # Build what scripts/vm/run.sh boots: a Debian root with a kernel, this project's packages and its Python, as a disk. What is there is kept.
 #
-#   scripts/vm/build.sh [KERNEL]   6.1 (the default; Debian 12's own), 6.12 (from its backports), 6.1-arm64, 6.12-arm64
+#   scripts/vm/build.sh [KERNEL]   6.1 (the default; Debian 12's own), 6.12 (from its backports), 6.1-arm64, 6.12-arm64, 6.12-arm64-16k (pages of 16 KB)
 #
 # It lies in $PYTRACE_VM/KERNEL, by default .build/vm, of arm64 /var/lib/pytrace-ebpf/vm (about 6 GB for each kernel, half of that while it is built).
 set -euo pipefail
@@ -23,10 +23,12 @@ need() { # COMMAND PACKAGE
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "$2" >/dev/null
 }
 
+flavour=cloud-$ARCH
 case $KERNEL in
     6.1 | 6.1-arm64) from=() ;;
     6.12 | 6.12-arm64) from=("$SUITE-backports") ;;
-    *) say "no kernel $KERNEL is known here: 6.1, 6.12, 6.1-arm64, 6.12-arm64"; exit 2 ;;
+    6.12-arm64-16k) from=("$SUITE-backports") flavour=arm64-16k ;;
+    *) say "no kernel $KERNEL is known here: 6.1, 6.12, 6.1-arm64, 6.12-arm64, 6.12-arm64-16k"; exit 2 ;;
 esac
 
 made_from() { cat pyproject.toml scripts/vm/build.sh; }
@@ -77,7 +79,7 @@ if [ ! -e "$root" ]; then
     as_root mmdebstrap --quiet --variant=minbase --mode=root --architectures=$ARCH --include="$PACKAGES" "$SUITE" "$root.new" "${sources[@]}"
     as_root chroot "$root.new" env DEBIAN_FRONTEND=noninteractive sh -euc "
         apt-get -qq update
-        apt-get -qq -y --no-install-recommends -t ${from[0]:-$SUITE} install initramfs-tools linux-image-cloud-$ARCH linux-headers-cloud-$ARCH
+        apt-get -qq -y --no-install-recommends -t ${from[0]:-$SUITE} install initramfs-tools linux-image-$flavour linux-headers-$flavour
         apt-get clean" >"$PLACE/kernel.log" 2>&1 || { tail -n 15 "$PLACE/kernel.log" >&2; exit 1; }
     as_root mv "$root.new" "$root"
 fi

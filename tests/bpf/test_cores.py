@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt.core_sums import sums_of
-from pytrace_ebpf.analyze.time import cores, split
+from pytrace_ebpf.analyze.time import cores
+from pytrace_ebpf.derive.scheduling import split
+from pytrace_ebpf.derive.sinks.cores import sums_of
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view.cores import affinity
 from tests.bpf.conftest import Recorder, wait_until

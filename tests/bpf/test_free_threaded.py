@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt.core_sums import core_sums
+from pytrace_ebpf.derive.sinks.cores import core_sums
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view import cores
 from tests.bpf.conftest import Recorder

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.time.split import timeline
+from pytrace_ebpf.derive.scheduling.split import timeline
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import SchedKind
 from tests.bpf.conftest import Recorder

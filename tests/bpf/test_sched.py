@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.time import split
+from pytrace_ebpf.derive.scheduling import split
 from tests.bpf.conftest import NOT_REPORTED, Recorder, reported, wait_until
 from tests.conftest import Python, Target
 

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt.checkpoints import Checkpoint
 from pytrace_ebpf.cli.export import FORMATS
 from pytrace_ebpf.cli.main import main
+from pytrace_ebpf.derive.checkpoints import Checkpoint
 from pytrace_ebpf.trace.derived import _CHECK_BYTES, _check
 from pytrace_ebpf.trace.schema import MANIFEST, WAITS, CallKind
 from tests.conftest import PATIENCE_S

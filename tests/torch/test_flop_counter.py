@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.native.flops import flops
+from pytrace_ebpf.derive.native.flops import flops
 
 PROGRAM = str(Path(__file__).with_name("flop_counter_says.py"))
 WORKLOADS = Path(__file__).parents[2] / "scripts" / "workloads"

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.time.curve import Curve
-from pytrace_ebpf.analyze.time.split import on_cores
+from pytrace_ebpf.derive.scheduling.curve import Curve
+from pytrace_ebpf.derive.scheduling.split import on_cores
 
 Ints = npt.NDArray[np.int64]
 
@@ -23,7 +23,7 @@ def busy_ns(calls: pd.DataFrame, timeline: pd.DataFrame) -> Ints:
 
 
 def by_function(calls: pd.DataFrame, timeline: pd.DataFrame) -> pd.DataFrame:
-    """As analyze.rebuilt.on_cores: func_id, cpu, self_on_cpu_ns, busy_cores; of calls (schema.CALLS) whose scheduling is known."""
+    """As derive.sinks.cores: func_id, cpu, self_on_cpu_ns, busy_cores; of calls (schema.CALLS) whose scheduling is known."""
     known = calls[calls["self_on_cpu_ns"].notna() & calls["first_cpu"].notna()]
     slices = on_cores(timeline)
     cells: dict[tuple[int, int], int] = {}

@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.time.curve import Curve
 from pytrace_ebpf.analyze.waits.gil import SHARES, SHORT_HOLD_NS, Gil
-from pytrace_ebpf.analyze.waits.gil_holds import EXITED, NOBODY, UNKNOWN, WAIT_COLUMNS
-from pytrace_ebpf.analyze.waits.gil_holds import evidence as by_segment
 from pytrace_ebpf.analyze.waits.gil_turns import TIMED_OUT_NS
+from pytrace_ebpf.derive.scheduling.curve import Curve
+from pytrace_ebpf.derive.sinks.gil import EXITED, NOBODY, UNKNOWN, WAIT_COLUMNS
+from pytrace_ebpf.derive.sinks.gil import evidence as by_segment
 
 Ints = npt.NDArray[np.int64]
 

@@ -16,13 +16,14 @@ MAY_IMPORT = {
     "processors": set(),
     "trace": set(),
     "rebuild": {"processors", "trace"},
-    "analyze": {"processors", "trace", "rebuild"},
-    "view": {"analyze", "trace"},
-    "experiment": {"view", "analyze", "trace"},
-    "diff": {"experiment", "view", "analyze", "trace"},
+    "derive": {"processors", "trace", "rebuild"},
+    "analyze": {"processors", "derive", "trace", "rebuild"},
+    "view": {"analyze", "derive", "trace"},
+    "experiment": {"view", "analyze", "derive", "trace"},
+    "diff": {"experiment", "view", "analyze", "derive", "trace"},
     "record": {"processors", "trace", "rebuild"},
-    "daemon": {"record", "view", "analyze", "trace"},
-    "cli": {"daemon", "diff", "experiment", "view", "analyze", "trace", "record"},
+    "daemon": {"record", "view", "analyze", "derive", "trace"},
+    "cli": {"daemon", "diff", "experiment", "view", "analyze", "derive", "trace", "record"},
 }
 OF_A_MEMORY_MAP = "(?:mem|maps|smaps|smaps_rollup|numa_maps|pagemap|map_files|cmdline|environ)"  # of /proc/PID
 LINES_OF_A_FILE = 400

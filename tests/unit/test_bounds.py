@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pytrace_ebpf.analyze.rebuilt import call_rows
+from pytrace_ebpf.derive.calls import rows as call_rows
 from pytrace_ebpf.rebuild.engine import Engine
 from pytrace_ebpf.trace.schema import TABLES, CallKind
 

@@ -10,7 +10,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.functions import call_sequence
-from pytrace_ebpf.analyze.rebuilt import call_rows
+from pytrace_ebpf.derive.calls import rows as call_rows
 from pytrace_ebpf.trace import index
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLS

@@ -17,9 +17,10 @@ from synthetic import sample, write_trace
 from test_calls_properties import FUNCTIONS, PID, SCENARIOS, all_reported, seeds, st, story
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt import call_sites, sums
-from pytrace_ebpf.analyze.rebuilt.checkpoints import FOLDER
 from pytrace_ebpf.cli.main import main
+from pytrace_ebpf.derive import sums
+from pytrace_ebpf.derive.checkpoints import FOLDER
+from pytrace_ebpf.derive.sinks import call_sites
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALL_SITES, EVENTS, MANIFEST, CallKind

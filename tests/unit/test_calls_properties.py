@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from synthetic import GIL, Row, table_of, write_trace
 
 import pytrace_ebpf
-import pytrace_ebpf.analyze.rebuilt.calls
+from pytrace_ebpf.derive import one_pass
 from pytrace_ebpf.record.output.missing import Missing
 from pytrace_ebpf.trace.schema import CALLS, SYSCALL_UNKNOWN, CallKind, SchedKind
 
@@ -259,7 +259,7 @@ def test_where_segments_are_cut_does_not_matter(seed: int, cuts: list[int]) -> N
 def test_how_rows_are_cut_into_pieces_does_not_matter(seed: int, piece: int) -> None:
     rows = story(seed, "ends")
     once = rebuilt(rows)
-    with patch.object(pytrace_ebpf.analyze.rebuilt.calls, "PIECE", piece):
+    with patch.object(one_pass, "PIECE", piece):
         assert rebuilt(rows) == once
 
 

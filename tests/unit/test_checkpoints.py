@@ -11,7 +11,7 @@ from synthetic import sample, write_trace
 from test_calls_properties import SCENARIOS, seeds, story
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt.passes import engine_of, segments
+from pytrace_ebpf.derive.feed import engine_of, segments
 from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.trace.reader import Trace
 

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytrace_ebpf import processors
 from pytrace_ebpf.analyze.functions.named_layers import ORDER
-from pytrace_ebpf.analyze.rebuilt import call_rows
-from pytrace_ebpf.analyze.waits import off_core
 from pytrace_ebpf.cli import trigger
+from pytrace_ebpf.derive.calls import rows as call_rows
+from pytrace_ebpf.derive.scheduling import off_core
 from pytrace_ebpf.rebuild import decoding, engine, triggers
 from pytrace_ebpf.rebuild import library as rebuild
 from pytrace_ebpf.rebuild import states as rebuilt_states
@@ -24,7 +25,7 @@ from pytrace_ebpf.record.cost.budget import MOST_OUT
 from pytrace_ebpf.record.cpython import frames, lines, objects, parking
 from pytrace_ebpf.record.cpython.gil import HolderPath
 from pytrace_ebpf.record.kernel.probe_sources import probes_directory
-from pytrace_ebpf.record.native import blocks, code, layers, signature, tensors, unwinding
+from pytrace_ebpf.record.native import blocks, code, layers, signature, tensors
 from pytrace_ebpf.record.native.parsers import FINDERS
 from pytrace_ebpf.record.output import observed
 from pytrace_ebpf.record.process import ending
@@ -189,7 +190,7 @@ def test_frames_of_samples() -> None:
     flags = {name: 1 << int(bit) for name, bit in re.findall(r"define (FRAME_\w+) \(1ULL << (\d+)\)", events)}
     assert flags == {"FRAME_NATIVE": native_code.FRAME_NATIVE, "FRAME_ENTERED": stacks.FRAME_ENTERED}
     assert numbers(PROBES / "events.h")["NATIVE_WHOLE"] == stacks.NATIVE_WHOLE
-    assert rules["UNWIND_RSP"] << 24 | 1 == unwinding._AT_CALL  # kind is the last byte of a row
+    assert rules["UNWIND_RSP"] << 24 | 1 == processors.PROCESSORS["x86_64"].code.at_call  # kind is the last byte of a row
     assert int(re.findall(r"MOST_SPANS (\d+)", c)[0]) == native_code._MOST_SPANS and "MOST_RULES (1 << 23)" in c
     assert native_code._MOST_ROWS == 1 << 23 and int(re.findall(r"MOST_FILES (\d+)", c)[0]) > native_code._MOST_FILES
 

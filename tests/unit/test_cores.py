@@ -8,11 +8,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt import passes
-from pytrace_ebpf.analyze.rebuilt.core_sums import sums_of
-from pytrace_ebpf.analyze.time import cores, split
+from pytrace_ebpf.analyze.time import cores
 from pytrace_ebpf.analyze.time.by_core import by_core
-from pytrace_ebpf.analyze.time.trace_timeline import timeline_of
+from pytrace_ebpf.derive import feed
+from pytrace_ebpf.derive.scheduling import split
+from pytrace_ebpf.derive.scheduling.trace_timeline import timeline_of
+from pytrace_ebpf.derive.sinks.cores import sums_of
 from pytrace_ebpf.trace.reader import Trace
 from tests.unit import cores_reference
 from tests.unit.synthetic import sample, write_trace
@@ -111,8 +112,8 @@ def test_the_pass_finds_what_the_calls_say(tmp_path: Path, monkeypatch: pytest.M
     assert len(table) > 8 and table["self_on_cpu_ns"].sum() == trace.calls()["self_on_cpu_ns"].sum()
     assert table.groupby("func_id")["cpu"].nunique().max() == 2
     for count in (1, 2, 3):
-        monkeypatch.setattr(passes, "cores", lambda count=count: count)
-        monkeypatch.setattr(passes, "_MANY", 0)
+        monkeypatch.setattr(feed, "cores", lambda count=count: count)
+        monkeypatch.setattr(feed, "_MANY", 0)
         for own in (trace, trace.window(1010_000_000, 1041_000_000), trace.window(tid=4001), trace.window(1030_500_000)):
             compared(own)
 

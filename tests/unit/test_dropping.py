@@ -22,8 +22,8 @@ from test_windows import trace_tree
 from test_writer import SECOND
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt import sums
-from pytrace_ebpf.analyze.rebuilt.checkpoints import FOLDER, Checkpoint, Checkpoints
+from pytrace_ebpf.derive import sums
+from pytrace_ebpf.derive.checkpoints import FOLDER, Checkpoint, Checkpoints
 from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.rebuild.engine import Engine
 from pytrace_ebpf.record.output.horizon import Horizon

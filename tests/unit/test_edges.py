@@ -10,7 +10,7 @@ from synthetic import write_trace
 from test_calls_properties import SCENARIOS, seeds, story
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt.edges import ENDS, edges
+from pytrace_ebpf.derive.edges import ENDS, edges
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

@@ -12,12 +12,11 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.functions.by_function import with_self
-from pytrace_ebpf.analyze.rebuilt import tree
-from pytrace_ebpf.analyze.time import trace_timeline
-from pytrace_ebpf.analyze.time.preorder import begin_end
-from pytrace_ebpf.analyze.time.split import timeline
-from pytrace_ebpf.analyze.time.trace_timeline import timelines
 from pytrace_ebpf.cli.main import main
+from pytrace_ebpf.derive.calls.preorder import begin_end
+from pytrace_ebpf.derive.scheduling import trace_timeline
+from pytrace_ebpf.derive.scheduling.split import timeline
+from pytrace_ebpf.derive.scheduling.trace_timeline import timelines
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.rebuild import written
 from pytrace_ebpf.trace.frames import to_frame
@@ -28,6 +27,7 @@ from pytrace_ebpf.view.export import paths as export_paths
 from pytrace_ebpf.view.export.paths import NO_CONTEXT, merged, paths, paths_in
 from tests.unit.callrows import Call, frame, random_calls
 from tests.unit.synthetic import SAMPLE_FUNCTIONS, Script, convoy, sample, write_trace
+from tests.unit.trees import grow
 
 NAMES = {row[0]: row[3] for row in SAMPLE_FUNCTIONS}
 
@@ -304,7 +304,7 @@ def test_speedscope_of_many_calls_holds_the_time_of_every_path(trace: Trace, mon
 
 
 def test_what_has_no_room_in_the_tree_stands_by_itself(trace: Trace) -> None:
-    few = to_frame(tree.grow(trace, 6), TREE)
+    few = to_frame(grow(trace, 6), TREE)
     found = list(paths(few, few["self_ns"].to_numpy(np.int64)))
     assert sum(weight for _, weight in found) == trace.tree()["self_ns"].sum()
     assert any(few["pid"] < 0)

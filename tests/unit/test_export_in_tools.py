@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.time.split import timeline
 from pytrace_ebpf.cli.main import main
+from pytrace_ebpf.derive.scheduling.split import timeline
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view.export.paths import paths
 from tests import browser

@@ -12,7 +12,7 @@ from test_calls_properties import FUNCTIONS, PID, Program, life, seeds
 from test_sums_properties import Thread
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt import passes
+from pytrace_ebpf.derive import feed
 from pytrace_ebpf.rebuild.engine import Engine
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLER, CallKind
@@ -52,13 +52,13 @@ def story(seed: int) -> dict[str, Any]:
 
 def found(trace: Trace, piece: int, each: bool, asked: list[tuple[int, int]], window: tuple[int, int] | None) -> list[Any]:
     """All that an engine finds out; `each`: it is made to take the events one by one. And what follows from its state in the middle."""
-    one, out = passes.engine_of(trace, rows=each, nodes=40), list[Any]()
+    one, out = feed.engine_of(trace, rows=each, nodes=40), list[Any]()
     one.want_cores({PID: (np.arange(0, 4000, 50), np.arange(0, 120, 1.5).astype(np.int64) ** 2, np.arange(80) % 4)})
     if window:
         one.window(*window)
     keys, moments = (np.array(column, np.int64) for column in zip(*asked, strict=True))
     answers = one.ask(keys, moments, np.zeros(len(trace.functions()), np.bool_))
-    for place, (events, end_ns) in enumerate(passes.segments(trace, one)):
+    for place, (events, end_ns) in enumerate(feed.segments(trace, one)):
         for _ in one.take(events, end_ns, piece):
             pass
         if window is None and place == len(trace.segments) // 2:
@@ -74,10 +74,10 @@ def sums_of(one: Engine) -> list[Any]:
 
 
 def sums_after(trace: Trace, state: bytes, place: int) -> list[Any]:
-    engine = passes.engine_of(trace, rows=False, nodes=40)
+    engine = feed.engine_of(trace, rows=False, nodes=40)
     engine.want_cores({})
     engine.load(state)
-    for events, end_ns in passes.segments(trace, engine, place):
+    for events, end_ns in feed.segments(trace, engine, place):
         for _ in engine.take(events, end_ns, 1 << 18):
             pass
     engine.finish(trace.end_ns)
@@ -98,10 +98,10 @@ def test_stretches_are_what_their_events_are_one_by_one(seed: int, piece: int) -
 
 def rows_of(trace: Trace, piece: int, functions: list[int] | None, suspended: bool) -> dict[str, np.ndarray]:
     """Rows of calls by call_id; `functions`, `suspended`: as of Engine.want_rows_of(), None: of all."""
-    engine, out = passes.engine_of(trace, rows=True), list[dict[str, np.ndarray]]()
+    engine, out = feed.engine_of(trace, rows=True), list[dict[str, np.ndarray]]()
     if functions is not None:
         engine.want_rows_of(np.array(functions, np.int64), suspended)
-    for events, end_ns in passes.segments(trace, engine):
+    for events, end_ns in feed.segments(trace, engine):
         out += [{name: column.copy() for name, column in engine.rows().items()} for _ in engine.take(events, end_ns, piece)]
     engine.finish(trace.end_ns)
     out.append(engine.rows())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytrace_ebpf.analyze.native.flops import bytes_moved, cost, flops, product
+from pytrace_ebpf.derive.native.flops import bytes_moved, cost, flops, product
 
 F = "float32"
 N, C, L, K, D, G = 4, 6, 10, 3, 8, 2  # batch, channels, length, kernel, channels out, groups

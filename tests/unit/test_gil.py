@@ -18,14 +18,15 @@ from rich.console import Console
 from synthetic import FUTEX, GIL, NANOSLEEP, Row, write_trace
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt import passes
 from pytrace_ebpf.analyze.waits import gil as by_gil
-from pytrace_ebpf.analyze.waits import gil_holds, gil_turns
+from pytrace_ebpf.analyze.waits import gil_turns
 from pytrace_ebpf.analyze.waits import reasons as why
 from pytrace_ebpf.analyze.waits.gil import Gil, analyze, prepare
-from pytrace_ebpf.analyze.waits.gil_holds import NOBODY, UNKNOWN
 from pytrace_ebpf.analyze.waits.gil_turns import Holds
 from pytrace_ebpf.cli import main
+from pytrace_ebpf.derive import feed
+from pytrace_ebpf.derive.sinks import gil as gil_holds
+from pytrace_ebpf.derive.sinks.gil import NOBODY, UNKNOWN
 from pytrace_ebpf.rebuild.gil_handoffs import gil_handoffs
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CallKind, SchedKind
@@ -234,7 +235,7 @@ def test_the_pass_for_the_waits_finds_who_held_it_too(tmp_path: Path, seed: int)
     alone, beside = (trace_of(tmp_path / name, events, sched, **of) for name in ("alone", "beside"))
     expected = [rows.tolist() for rows in gil_holds.evidence(alone)]
     assert len(expected) == 4 and sum(map(len, expected)) > 5
-    with patch.object(passes, "_MANY", 0), patch.object(passes, "cores", lambda: 1 + seed):
+    with patch.object(feed, "_MANY", 0), patch.object(feed, "cores", lambda: 1 + seed):
         prepare(beside)
     with patch.object(gil_holds, "_of_segment", None):  # nothing is read again
         assert [rows.tolist() for rows in gil_holds.evidence(beside)] == expected

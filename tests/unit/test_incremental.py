@@ -22,9 +22,9 @@ from test_calls_properties import SCENARIOS, seeds, story
 from test_sums import recorded_upto
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.native.tensors import Tensors
-from pytrace_ebpf.analyze.rebuilt.core_sums import core_sums
 from pytrace_ebpf.cli.main import main
+from pytrace_ebpf.derive.native.tensors import Tensors
+from pytrace_ebpf.derive.sinks.cores import core_sums
 from pytrace_ebpf.trace.derived import FOLDER, Pieces
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import MANIFEST, TABLES, CallKind
@@ -118,7 +118,7 @@ def table(trace: Trace, name: str) -> pd.DataFrame:
 def anew(path: Path, name: str) -> pd.DataFrame:
     """The table as it is derived from nothing."""
     trace = without_past(pytrace_ebpf.open(path))
-    trace._derived[name] = trace._rebuild(TABLES[name], keep=False)
+    trace._derived |= trace._make([TABLES[name]], (), keep=False)
     return table(trace, name)
 
 

@@ -13,7 +13,7 @@ from synthetic import Row, Script, sample, write_trace
 from test_calls_properties import PID, SCENARIOS, seeds, story
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt.innermost import innermost
+from tests.unit.innermost import innermost
 
 
 def walked(calls: pd.DataFrame, moments: Iterable[tuple[int, int]]) -> list[int]:

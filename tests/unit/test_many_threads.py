@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pytrace_ebpf.analyze.functions.by_function import by_function, compensate, outermost
-from pytrace_ebpf.analyze.time.last_at import last_at
-from pytrace_ebpf.analyze.time.preorder import begin_end, preorder
+from pytrace_ebpf.analyze.functions.by_function import by_function, compensate
+from pytrace_ebpf.derive.calls.preorder import begin_end, outermost, preorder
+from pytrace_ebpf.derive.scheduling.last_at import last_at
 from tests.unit.callrows import Call, frame, functions
 from tests.unit.test_report_functions import walked
 

@@ -14,10 +14,10 @@ from synthetic import SAMPLE_FUNCTIONS, Row, write_trace
 from test_calls_properties import FUNCTIONS, SCENARIOS, seeds, story
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt.innermost import innermost
 from pytrace_ebpf.cli import main
 from pytrace_ebpf.trace.schema import CallKind
 from pytrace_ebpf.trace.streams.faults import GROWN, MAJOR, MINOR
+from tests.unit.innermost import innermost
 
 ENTRY, RETURN = int(CallKind.ENTRY), int(CallKind.RETURN)
 RECORDED = {"faults": {"growth": 1}}

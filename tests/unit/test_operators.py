@@ -10,7 +10,7 @@ from synthetic import Row, write_trace
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.native.around import joined
-from pytrace_ebpf.analyze.native.operators import counted
+from pytrace_ebpf.derive.sinks.operators import counted
 from pytrace_ebpf.trace.schema import CallKind
 
 E, R, _, _, UNWIND, *_ = (int(kind) for kind in CallKind)

@@ -12,11 +12,11 @@ from synthetic import sample, table_of
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.functions.by_function import COLUMNS, by_function, overall
-from pytrace_ebpf.analyze.time import split
 from pytrace_ebpf.analyze.time.by_core import by_core
 from pytrace_ebpf.analyze.time.by_thread import by_thread
 from pytrace_ebpf.cli import main
 from pytrace_ebpf.cli.export import FORMATS
+from pytrace_ebpf.derive.scheduling import split
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import MANIFEST, SYSCALL_UNKNOWN, SchedKind

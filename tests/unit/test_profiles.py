@@ -11,7 +11,6 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.functions.by_function import with_self
-from pytrace_ebpf.analyze.rebuilt import tree
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import TREE
@@ -22,6 +21,7 @@ from tests.unit.pprof_format import PROFILE, Key, parse, samples
 from tests.unit.synthetic import SAMPLE_FUNCTIONS, Script, sample, write_trace
 from tests.unit.test_samples import FUNCTIONS as SAMPLED_FUNCTIONS
 from tests.unit.test_samples import PERIOD, sampled
+from tests.unit.trees import grow
 
 PLACES = {row[0]: (row[3], row[1], max(row[4], 0), max(row[4], 0)) for row in SAMPLE_FUNCTIONS}
 FOUR = ("on_cpu", "runq_wait", "gil_wait", "blocked")
@@ -117,7 +117,7 @@ def test_a_trace_without_calls_is_a_profile_too(tmp_path: Path) -> None:
 
 
 def test_what_has_no_room_in_the_tree_stands_below_further_contexts(trace: Trace) -> None:
-    small = to_frame(tree.grow(trace, 6), TREE)
+    small = to_frame(grow(trace, 6), TREE)
     found = of_tree(small, trace.functions(), trace.threads(), ["ns"])
     profile = PROFILE.FromString(b"".join(pprof.profile(found, pprof.Span(0, 1), "/p")))
     by_stack = samples(profile)

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +42,15 @@ def test_only_the_columns_asked_for(path: Path) -> None:
 
 def test_rows_are_built_elsewhere_where_the_disk_has_no_room(path: Path) -> None:
     trace, before = pytrace_ebpf.open(path), set(path.iterdir())
-    build = trace._derive["calls"]
+    make = trace._maker.make
 
-    def full(trace: Trace, into: Path) -> Any:
-        if path in into.resolve().parents:
-            (into / "part-00000.parquet").write_bytes(b"half of it")
+    def full(trace: Trace, into: Mapping[str, Path], beside: Sequence[Any]) -> Any:
+        if path in into["calls"].resolve().parents:
+            (into["calls"] / "part-00000.parquet").write_bytes(b"half of it")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return build(trace, into)
+        return make(trace, into, beside)
 
-    trace._derive = {**trace._derive, "calls": full}
+    trace._maker.make = full  # type: ignore[method-assign]
     assert len(trace.calls()) == len(trace.calls()) > 0 and set(path.iterdir()) == before
 
 
@@ -156,5 +157,5 @@ def test_no_directory_at_all(tmp_path: Path) -> None:
 
 
 def test_the_read_half_needs_no_bcc() -> None:
-    code = "import sys; sys.modules['bcc'] = None; import pytrace_ebpf.analyze.rebuilt.calls, pytrace_ebpf.trace.reader; pytrace_ebpf.open"
+    code = "import sys; sys.modules['bcc'] = None; import pytrace_ebpf.derive.sinks.calls, pytrace_ebpf.trace.reader; pytrace_ebpf.open"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).resolve().parents[2])

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt import core_sums
-from pytrace_ebpf.analyze.rebuilt.incremental import packed
-from pytrace_ebpf.analyze.rebuilt.on_cores import OnCores
+from pytrace_ebpf.derive.sinks import cores as core_sums
+from pytrace_ebpf.derive.sinks.cores import OnCores
+from pytrace_ebpf.derive.store import packed
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view import cores
 from tests.unit.synthetic import sample, write_trace

@@ -10,9 +10,9 @@ from rich.console import Console
 from synthetic import Row, Script, write_trace
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.requests import entry_points
 from pytrace_ebpf.analyze.requests.by_request import by_request
 from pytrace_ebpf.analyze.requests.one_request import RUN_QUEUE, one_request
+from pytrace_ebpf.derive.calls import entry_points
 from pytrace_ebpf.trace.schema import CallKind
 from pytrace_ebpf.view import requests as view
 

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt.call_rows import SOUGHT
 from pytrace_ebpf.cli import main
+from pytrace_ebpf.derive.calls.rows import SOUGHT
 from pytrace_ebpf.trace.joins import joins
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import TABLES

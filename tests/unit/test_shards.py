@@ -14,19 +14,19 @@ from test_sums import read_of, recorded_upto, threads_told_early
 from test_windows import by_cputime
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt import passes, sums
-from pytrace_ebpf.analyze.rebuilt.checkpoints import Checkpoints
-from pytrace_ebpf.analyze.rebuilt.core_sums import core_sums
-from pytrace_ebpf.analyze.rebuilt.innermost import innermost
-from pytrace_ebpf.analyze.rebuilt.read_ahead import PIECE
-from pytrace_ebpf.analyze.tasks.tasks import ASYNC_GENERATOR, COROUTINE, GENERATOR
+from pytrace_ebpf.derive import feed, sums
+from pytrace_ebpf.derive.checkpoints import Checkpoints
+from pytrace_ebpf.derive.read_ahead import PIECE
+from pytrace_ebpf.derive.sinks.cores import core_sums
+from pytrace_ebpf.derive.sinks.tasks import ASYNC_GENERATOR, COROUTINE, GENERATOR
 from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.rebuild.shards import Shards
+from tests.unit.innermost import innermost
 
 
 def on_cores(patched: pytest.MonkeyPatch, count: int) -> None:
-    patched.setattr(passes, "cores", lambda: count)
-    patched.setattr(passes, "_MANY", 0)
+    patched.setattr(feed, "cores", lambda: count)
+    patched.setattr(feed, "_MANY", 0)
 
 
 def found(path: Path, cores: int) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def test_what_one_cannot_take_ends_all(tmp_path: Path, monkeypatch: pytest.Monke
     """However much is waiting: nobody waits for ever."""
     on_cores(monkeypatch, cores)
     trace = pytrace_ebpf.open(sample(tmp_path))
-    engines: Shards = passes.shards_of(trace)
+    engines: Shards = feed.shards_of(trace)
     events = trace.part("events", trace.segments[0]["index"])
     strange = events.set_column(events.column_names.index("kind"), "kind", [np.full(len(events), 99, np.int8)])
     with pytest.raises(TraceError):

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pytrace_ebpf.analyze.rebuilt.call_rows import SOUGHT, Writer
+from pytrace_ebpf.derive.calls.rows import SOUGHT, Writer
 from pytrace_ebpf.record.output.writer import _write_part
 from pytrace_ebpf.trace.schema import CALLS, EVENTS, TABLES, Table
 from pytrace_ebpf.trace.writing import _FREE_TEXT, write

@@ -42,3 +42,22 @@ def test_calls_of_a_program_that_ended_before_their_price_was_known_cost_somethi
         accounts.look(0.1)
     price[0] = 100.0
     assert accounts.whole().spent_ns == accounts.whole().calls_ns == 2 * 10 * 100
+
+
+def test_events_that_are_only_looked_at_cost_a_share_of_what_a_call_costs_here() -> None:
+    """On a fast machine they took all of a program's time that does nothing but call functions of C."""
+    mine = os.getpid()
+    processes, passed = SimpleNamespace(living={mine: None}), {mine: 0}
+    recording = cast(Recording, SimpleNamespace(processes=processes, source_of=lambda pid: "agent"))
+    price = [100.0]
+    sources = cast(Sources, SimpleNamespace(passed=lambda: dict(passed), dropped=dict, slowdown=lambda pid: 1.0, price=lambda name: price[0]))
+    found = []
+    for price[0] in (100.0, 200.0):
+        accounts = spent.Accounts(recording, sources)
+        accounts.approach(mine)
+        accounts.add(mine)
+        accounts.look(0.1)
+        passed[mine] += 1000
+        sum(range(3_000_000))  # something to take it of
+        found.append(accounts.look(0.1).spent_ns)
+    assert found == [15_000, 30_000]

@@ -6,7 +6,7 @@ import pytest
 from synthetic import Row, Script, sample, write_trace
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.time.split import timeline
+from pytrace_ebpf.derive.scheduling.split import timeline
 from pytrace_ebpf.trace.schema import SchedKind
 
 IN, OUT, WAKING, MIGRATE, FORK, EXEC, EXIT, SNAPSHOT = (int(k) for k in SchedKind)

@@ -49,7 +49,7 @@ recording.prepare()
 import pytrace_ebpf.record.session, pytrace_ebpf.record.agent.calls, pytrace_ebpf.record.usdt.calls, pytrace_ebpf.record.scheduling.sched
 """)
     assert "numpy" in modules and not modules & set(LATE)
-    assert not [name for name in modules if name.startswith("pytrace_ebpf.analyze")]
+    assert not [name for name in modules if name.startswith(("pytrace_ebpf.analyze", "pytrace_ebpf.derive"))]
 
 
 def test_a_program_that_is_started_does_not_wait_for_what_injects() -> None:
@@ -83,8 +83,9 @@ def test_a_report_imports_what_it_needs_and_no_other_kind_of_row(tmp_path: Path)
     loaded(program.format(trace, []))
     modules = loaded(program.format(trace, []))
     assert {"pytrace_ebpf.view.functions", "pandas"} <= modules and "rich.progress" not in modules
-    rooms = ("rebuild", *(f"analyze.{name}" for name in ("rebuilt", "native", "observed", "memory", "requests", "tasks", "samples")))
+    rooms = ("rebuild", "derive.sinks", "derive.native", *(f"analyze.{name}" for name in ("native", "observed", "requests", "tasks", "samples")))
     derives = [name for name in modules if name.startswith(tuple(f"pytrace_ebpf.{room}." for room in rooms))]
+    assert not modules & {f"pytrace_ebpf.derive.{name}" for name in ("one_pass", "tables", "feed", "store", "sums", "checkpoints")}
     assert derives == ["pytrace_ebpf.analyze.samples.sampling"]
     kinds = {f"pytrace_ebpf.view.{by.module}" for by in BY.values()}
     assert len(kinds) > 10 and modules & kinds == {"pytrace_ebpf.view.functions", "pytrace_ebpf.view.waits"}  # waits are in its sentence

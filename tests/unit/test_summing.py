@@ -15,9 +15,9 @@ from test_sums import read_of, recorded_upto, straight, threads_told_early
 from test_windows import trace_tree
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt import sums
-from pytrace_ebpf.analyze.rebuilt.checkpoints import Checkpoints
 from pytrace_ebpf.cli import summing
+from pytrace_ebpf.derive import sums
+from pytrace_ebpf.derive.checkpoints import Checkpoints
 
 # It would wait for ever where the machine has no core to spare.
 CHILD = f"""

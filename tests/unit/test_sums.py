@@ -15,14 +15,15 @@ from test_calls_properties import SCENARIOS, seeds, story
 from test_windows import trace_tree
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt import sums, tree
-from pytrace_ebpf.analyze.rebuilt.checkpoints import FOLDER, Checkpoint, Checkpoints
-from pytrace_ebpf.analyze.rebuilt.sums import MOST_NODES
 from pytrace_ebpf.cli.main import main
+from pytrace_ebpf.derive import sums
+from pytrace_ebpf.derive.checkpoints import FOLDER, Checkpoint, Checkpoints
+from pytrace_ebpf.derive.sums import MOST_NODES
 from pytrace_ebpf.trace.derived import _CHECK_BYTES, _check
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import MANIFEST, TREE
+from tests.unit.trees import grow
 
 
 class Straight:
@@ -32,7 +33,7 @@ class Straight:
         self._trace = trace
 
     def tree(self) -> pd.DataFrame:
-        return to_frame(tree.grow(self._trace, MOST_NODES - 1), TREE)
+        return to_frame(grow(self._trace, MOST_NODES - 1), TREE)
 
 
 def straight(trace: Trace) -> pd.DataFrame:

@@ -1,6 +1,5 @@
 """Coroutines from hand-made traces: resumes joined, across segments, with parents and tasks; and `report --by task` of them."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,10 @@ from rich.console import Console
 from synthetic import Row, write_trace
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt.incremental import Growth
-from pytrace_ebpf.analyze.rebuilt.passes import shards_of
 from pytrace_ebpf.analyze.tasks.by_task import by_task, longest_hold
-from pytrace_ebpf.analyze.tasks.tasks import Tasks
-from pytrace_ebpf.trace.schema import TASKS, CallKind
+from pytrace_ebpf.derive.one_pass import run
+from pytrace_ebpf.derive.sinks.tasks import Tasks
+from pytrace_ebpf.trace.schema import CallKind
 from pytrace_ebpf.view import tasks as view
 
 E, R, _, _, UNWIND, RESUME, YIELD, *_ = (int(kind) for kind in CallKind)
@@ -202,10 +200,10 @@ def pieces_of(tmp_path: Path, *rows: tuple[int, int, int, int], functions: list[
     made = pytrace_ebpf.open(write_trace(tmp_path, events=events, functions=functions, cuts=cuts))
     into = tmp_path / "made"
     into.mkdir()
-    stream, handed = Tasks(made.functions()), []
+    stream, handed = Tasks(made, into), []
     part = stream.part
     stream.part = lambda calls: (handed.append(len(calls)), part(calls))[1]  # type: ignore[method-assign,assignment]
-    stream.take(made, Growth(made, TASKS, into, partial(shards_of, made, rows=True)), None)
+    run(made, stream)
     return stream, handed, made.tasks()
 
 

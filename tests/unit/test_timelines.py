@@ -10,7 +10,7 @@ from synthetic import SAMPLE_FUNCTIONS, sample, write_trace
 from test_calls_properties import SCENARIOS, all_reported, seeds, story
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.time import trace_timeline
+from pytrace_ebpf.derive.scheduling import trace_timeline
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import SchedKind
 

@@ -12,7 +12,6 @@ from test_calls_properties import FUNCTIONS, SCENARIOS, all_reported, seeds, sto
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.functions.by_function import COLUMNS, by_function, of_tree, overall, overall_of_tree
-from pytrace_ebpf.analyze.rebuilt.tree import grow
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.rebuild import library
@@ -20,6 +19,7 @@ from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import TREE
 from pytrace_ebpf.trace.states import SPLIT
+from tests.unit.trees import grow
 
 
 def assert_same_sums(trace: Trace, tree: pd.DataFrame) -> None:

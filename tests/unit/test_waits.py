@@ -12,10 +12,11 @@ from synthetic import GIL, SAMPLE_FUNCTIONS, Row, Script, sample, write_trace
 from test_calls_properties import SCENARIOS, seeds, story
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt.innermost import innermost
-from pytrace_ebpf.analyze.waits import wait_kinds
-from pytrace_ebpf.analyze.waits import waits as module
+from pytrace_ebpf.derive import one_pass
+from pytrace_ebpf.derive.scheduling import wait_kinds
+from pytrace_ebpf.derive.sinks import waits as module
 from pytrace_ebpf.trace.schema import SYSCALL_UNKNOWN, WAIT_KINDS, SchedKind
+from tests.unit.innermost import innermost
 from tests.waits_add_up import assert_waits_add_up
 
 READ, SELECT, RECVFROM, WAIT4, FSYNC, FUTEX, NANOSLEEP, EPOLL_WAIT, UNLINK = 0, 23, 45, 61, 74, 202, 35, 232, 87
@@ -134,7 +135,7 @@ def test_up_to_a_loss_and_no_further(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at_once", [1, 1 << 17])
 def test_losses_count_in_the_segment_that_they_begin_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    monkeypatch.setattr(module, "_AT_ONCE", at_once)
+    monkeypatch.setattr(one_pass, "_AT_ONCE", at_once)
     rows = [row(10, OUT, state=1, syscall=READ), row(60, IN), row(70, OUT), row(80, IN), row(90, OUT), row(120, SNAPSHOT), row(130, IN)]
     found = waits(tmp_path, rows, 140, losses=[("sched_ring", 30, 35, 3), ("sched_ring", 100, 110, 1)], cuts=[20, 40, 100, 125])
     assert [(wait["start_ns"], wait["end_ns"]) for wait in found] == [(10, 30), (70, 80), (90, 100)]
@@ -156,7 +157,7 @@ def test_what_the_rootless_source_cannot_tell_is_null(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("pieces", "at_once"), [(1, 1), (3, 1), (40, 1), (40, 5), (40, 1 << 17)])
 def test_segments_change_nothing_nor_how_many_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int, at_once: int) -> None:
-    monkeypatch.setattr(module, "_AT_ONCE", at_once)
+    monkeypatch.setattr(one_pass, "_AT_ONCE", at_once)
     whole = pytrace_ebpf.open(sample(tmp_path / "whole"))
     events, sched = (list(getattr(whole, name)().itertuples(index=False, name=None)) for name in ("events", "sched"))
     step = (whole.end_ns - whole.start_ns) // pieces
@@ -204,7 +205,7 @@ def derived(path: Path, monkeypatch: pytest.MonkeyPatch, **limits: int) -> tuple
 
     with monkeypatch.context() as patched:
         for name, limit in limits.items():
-            patched.setattr(module, name, limit)
+            patched.setattr(one_pass if hasattr(one_pass, name) else module, name, limit)
         patched.setattr(module._Writer, "write", write)
         found = pytrace_ebpf.open(path).waits()
     shutil.rmtree(path / "waits")

@@ -10,11 +10,12 @@ from synthetic import sample, write_trace
 from test_calls_properties import SCENARIOS, story
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.added import added
 from pytrace_ebpf.analyze.time import cores
-from pytrace_ebpf.analyze.waits import by_wait, locks, primitives, reasons
-from pytrace_ebpf.analyze.waits import waits as derived
+from pytrace_ebpf.analyze.waits import by_wait, locks, reasons
 from pytrace_ebpf.cli.main import main
+from pytrace_ebpf.derive import one_pass
+from pytrace_ebpf.derive.added import added
+from pytrace_ebpf.derive.calls import primitives
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view.by import BY
 
@@ -62,7 +63,7 @@ def test_however_many_come_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_of_a_window_they_are_those_of_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(derived, "_AT_ONCE", 1)
+    monkeypatch.setattr(one_pass, "_AT_ONCE", 1)
     trace = pytrace_ebpf.open(sample(tmp_path))
     middle = (trace.start_ns + trace.end_ns) // 2
     for window in (trace, trace.window(None, middle), trace.window(middle, None, tid=4001)):

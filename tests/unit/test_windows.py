@@ -12,9 +12,9 @@ from synthetic import sample, write_trace
 from test_calls_properties import SCENARIOS, seeds, story
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt import sums
-from pytrace_ebpf.analyze.time import split
-from pytrace_ebpf.analyze.time.trace_timeline import timeline_of
+from pytrace_ebpf.derive import sums
+from pytrace_ebpf.derive.scheduling import split
+from pytrace_ebpf.derive.scheduling.trace_timeline import timeline_of
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.states import SPLIT
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from synthetic import SAMPLE_FUNCTIONS, Row, write_trace
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.rebuilt import workers
-from pytrace_ebpf.analyze.rebuilt.workers import Woken
-from pytrace_ebpf.analyze.time.curve import Curve
+from pytrace_ebpf.derive.calls import workers
+from pytrace_ebpf.derive.calls.workers import Woken
+from pytrace_ebpf.derive.scheduling.curve import Curve
 from pytrace_ebpf.trace.schema import CallKind, SchedKind
 
 PID, PYTHON, OTHER = 10, 10, 11  # two threads that make calls

@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.time.preorder import preorder
+from pytrace_ebpf.derive.calls.preorder import outermost, preorder
+from pytrace_ebpf.trace.frames import values_and_mask
 from pytrace_ebpf.trace.states import SPLIT
 
 COLUMNS = ("call_id", "parent_id", "last_descendant_id", "pid", "tid", "func_id", "wall_ns", *SPLIT)
@@ -16,14 +17,6 @@ KEYS = {"function": "func_id", "module": "module"}
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
-
-
-def values(column: "pd.Series[int]") -> tuple[Ints, Bools]:
-    """A nullable column as (int64 values with 0 for null, mask of the known ones)."""
-    known = column.notna().to_numpy(dtype=bool)
-    if known.all():
-        return column.to_numpy(dtype=np.int64), known
-    return column.fillna(0).to_numpy(dtype=np.int64), known
 
 
 def with_self(calls: pd.DataFrame) -> pd.DataFrame:
@@ -37,27 +30,15 @@ def with_self(calls: pd.DataFrame) -> pd.DataFrame:
     has = (ids[at] == parent) if len(ids) else np.zeros(0, bool)
     out = calls.copy(deep=False)
     for name in ("wall_ns", *SPLIT):
-        own, known = values(calls[name])
+        own, known = values_and_mask(calls[name])
         rest = own.copy()
         np.subtract.at(rest, at[has], own[has])
         if not known.all():
             known = known.copy()
-            known[at[has & ~values(calls[name])[1]]] = False
+            known[at[has & ~values_and_mask(calls[name])[1]]] = False
         # Below zero only after compensate(), where a child could not give back all it cost.
         out[f"self_{name}"] = _nullable(np.maximum(rest, 0), known)
     return out
-
-
-def outermost(calls: pd.DataFrame, key: Ints) -> Bools:
-    """Mask of the calls without an ancestor of the same `key` (int64, one per call): those whose times may be added up."""
-    order, below = preorder(calls)
-    place = np.arange(len(order))
-    key = key[order]
-    # Threads follow each other in this order, so one running maximum serves all of them.
-    reach = pd.Series(place + below).groupby(key, sort=False).cummax().groupby(key, sort=False).shift(fill_value=-1)
-    mask = np.empty(len(order), bool)
-    mask[order] = reach.to_numpy() < place
-    return mask
 
 
 def compensate(calls: pd.DataFrame, cost_ns: float | Floats, own_ns: float | Floats = 0.0) -> pd.DataFrame:
@@ -71,8 +52,8 @@ def compensate(calls: pd.DataFrame, cost_ns: float | Floats, own_ns: float | Flo
     below = np.empty(len(calls), np.float64)
     below[order] = before[first + descendants] - before[first]
     cost = np.rint(below + own_ns).astype(np.int64)
-    on_cpu, known = values(calls["on_cpu_ns"])
-    wall, _ = values(calls["wall_ns"])
+    on_cpu, known = values_and_mask(calls["on_cpu_ns"])
+    wall, _ = values_and_mask(calls["wall_ns"])
     cost = np.minimum(cost, np.where(known, on_cpu, wall))
     return calls.assign(wall_ns=wall - cost, on_cpu_ns=_nullable(np.maximum(on_cpu - cost, 0), known))
 

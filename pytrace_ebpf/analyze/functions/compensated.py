@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.functions.by_function import values
+from pytrace_ebpf.trace.frames import values_and_mask
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -19,7 +19,7 @@ def compensated(tree: pd.DataFrame, cost_ns: Floats, own_ns: Floats) -> pd.DataF
     """
     calls, above = tree["calls"].to_numpy(np.float64), _callers(tree)
     taken = _below(tree, above, calls * cost_ns) + calls * own_ns
-    on_cpu, _ = values(tree["on_cpu_ns"])
+    on_cpu, _ = values_and_mask(tree["on_cpu_ns"])
     total, unknown = (tree[name].to_numpy(np.int64) for name in ("total_ns", "unknown_ns"))
     known = 1 - unknown / np.maximum(total, 1)
     off_cpu = _whole(tree, above, np.minimum(np.rint(taken * known).astype(np.int64), on_cpu))
@@ -27,7 +27,7 @@ def compensated(tree: pd.DataFrame, cost_ns: Floats, own_ns: Floats) -> pd.DataF
     out = tree.assign(total_ns=total - off_cpu - off_unknown, unknown_ns=unknown - off_unknown)
     out["on_cpu_ns"] = tree["on_cpu_ns"] - off_cpu
     for name, off in (("self_on_cpu_ns", off_cpu), ("self_unknown_ns", off_unknown)):
-        own = np.clip(off - _of_children(above, off), 0, values(tree[name])[0])
+        own = np.clip(off - _of_children(above, off), 0, values_and_mask(tree[name])[0])
         out[name] = tree[name] - own
         out["self_ns"] -= own
     return out

@@ -8,10 +8,9 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from pytrace_ebpf.analyze.time import split
-from pytrace_ebpf.analyze.time.switches import BLOCKED, GIL, RUNQ, UNKNOWN, Switches
-from pytrace_ebpf.analyze.time.windows import windows_of
-from pytrace_ebpf.analyze.waits import wait_kinds
+from pytrace_ebpf.derive.scheduling import split, wait_kinds
+from pytrace_ebpf.derive.scheduling.switches import BLOCKED, GIL, RUNQ, UNKNOWN, Switches
+from pytrace_ebpf.derive.scheduling.windows import windows_of
 from pytrace_ebpf.trace.schema import PROCESSES, SCHED, SCHED_LOSSES, WAIT_KINDS, SchedKind
 
 _MOST_GONE = 4096  # threads that have ended, and are yet to be forgotten

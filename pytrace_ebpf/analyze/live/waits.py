@@ -8,8 +8,8 @@ import pandas as pd
 import pyarrow as pa
 
 from pytrace_ebpf.analyze.samples.weights import Intervals
-from pytrace_ebpf.analyze.time.switches import GONE
-from pytrace_ebpf.analyze.waits.off_core import SCHED, WAIT, Rows, Waits
+from pytrace_ebpf.derive.scheduling.off_core import SCHED, WAIT, Rows, Waits
+from pytrace_ebpf.derive.scheduling.switches import GONE
 from pytrace_ebpf.trace.schema import LOSSES, TABLES, WAIT_KINDS
 
 _GIL = WAIT_KINDS.index("gil")

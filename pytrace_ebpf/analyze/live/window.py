@@ -13,7 +13,7 @@ from pytrace_ebpf.analyze.live.states import LiveStates
 from pytrace_ebpf.analyze.live.sums import KEYS, Sums, sums
 from pytrace_ebpf.analyze.live.weights import Weights
 from pytrace_ebpf.analyze.samples.paths import NATIVE
-from pytrace_ebpf.analyze.waits import syscalls
+from pytrace_ebpf.derive.scheduling import syscalls
 from pytrace_ebpf.trace.losses import PARTLY
 from pytrace_ebpf.trace.schema import PROCESSES, SAMPLES, STACKS
 from pytrace_ebpf.trace.snapshot import OUTSIDE, TIMES, Facts, Rows, Snapshot

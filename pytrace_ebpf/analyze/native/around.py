@@ -6,7 +6,7 @@ from itertools import accumulate
 import numpy as np
 import pandas as pd
 
-from pytrace_ebpf.analyze.native.tensors import Ints
+from pytrace_ebpf.derive.native.tensors import Ints
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.layers import NATIVE_NAMES
 from pytrace_ebpf.trace.reader import Trace

@@ -7,11 +7,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.added import KNOWN, Added
-from pytrace_ebpf.analyze.functions.by_function import outermost
-from pytrace_ebpf.analyze.native.flops import product
-from pytrace_ebpf.analyze.native.operators import nearest
-from pytrace_ebpf.analyze.native.tensors import distinct_shapes
+from pytrace_ebpf.derive.added import KNOWN, Added
+from pytrace_ebpf.derive.calls.preorder import outermost
+from pytrace_ebpf.derive.native.flops import product
+from pytrace_ebpf.derive.native.tensors import distinct_shapes
+from pytrace_ebpf.derive.sinks.operators import nearest
 
 COLUMNS = ("layer", "name", "library", "wall_ns", "on_cpu_ns", "worker_on_cpu_ns", "shapes", "flops")
 OPTIMIZED = ("MKL", "oneDNN", "OpenBLAS")

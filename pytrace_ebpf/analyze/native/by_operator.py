@@ -7,10 +7,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.added import KNOWN, Added
-from pytrace_ebpf.analyze.functions.by_function import SELF, outermost, unknown
-from pytrace_ebpf.analyze.native.operators import counted
-from pytrace_ebpf.analyze.native.tensors import UNREAD, Ints, distinct_shapes
+from pytrace_ebpf.analyze.functions.by_function import SELF, unknown
+from pytrace_ebpf.derive.added import KNOWN, Added
+from pytrace_ebpf.derive.calls.preorder import outermost
+from pytrace_ebpf.derive.native.tensors import UNREAD, Ints, distinct_shapes
+from pytrace_ebpf.derive.sinks.operators import counted
 from pytrace_ebpf.trace.layers import NATIVE_NAMES
 from pytrace_ebpf.trace.states import SPLIT
 

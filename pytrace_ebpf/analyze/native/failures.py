@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from pytrace_ebpf.analyze.native.by_operator import shapes_text
-from pytrace_ebpf.analyze.native.operators import enclosing
-from pytrace_ebpf.analyze.native.tensors import UNREAD, Ints, distinct_shapes
+from pytrace_ebpf.derive.native.tensors import UNREAD, Ints, distinct_shapes
+from pytrace_ebpf.derive.sinks.operators import enclosing
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import OPERATORS as SCHEMA

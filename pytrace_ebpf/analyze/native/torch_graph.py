@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.native.operators import enclosing
+from pytrace_ebpf.derive.sinks.operators import enclosing
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.reader import Trace
 

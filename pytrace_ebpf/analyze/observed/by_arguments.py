@@ -11,8 +11,9 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from pytrace_ebpf.analyze.observed.joined import Joined, joined
 from pytrace_ebpf.analyze.observed.texts import Texts, texts
+from pytrace_ebpf.derive.calls.observed import Joined, ObservedSink
+from pytrace_ebpf.derive.one_pass import run
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.states import SPLIT
 
@@ -34,12 +35,9 @@ def by_arguments(trace: Trace) -> pd.DataFrame:
     func_id; arguments and outcome as texts; count; wall_ns, its SPLIT and unknown_ns (of calls whose scheduling is not known), summed over these calls,
     those within another of them too; each_ns, wall_ns by count; self_ns. A part is null where it is not known of a call whose time on a core is.
     """
-    functions: dict[int, _Function] = {}
-    for pieces in joined(trace, _COLUMNS):
-        for piece in pieces:
-            for func_id, key, sums in _of_piece(piece, functions, trace.start_ns):
-                functions[func_id].add(key, sums)
-    rows = [(func_id, *_told(key), *sums.tolist()) for func_id, function in functions.items() for key, sums in function.rows.items()]
+    sink = _ByArguments(trace)
+    run(trace, sink)
+    rows = [(func_id, *_told(key), *sums.tolist()) for func_id, function in sink.functions.items() for key, sums in function.rows.items()]
     table = pd.DataFrame(rows, columns=["func_id", "arguments", "outcome", *_SUMS]).astype(dict.fromkeys(_SUMS, np.int64))
     on_cpu = table["on_cpu_ns_known"]
     for name in SPLIT:
@@ -47,6 +45,18 @@ def by_arguments(trace: Trace) -> pd.DataFrame:
     table["each_ns"] = table["wall_ns"] // table["count"].clip(lower=1)
     table = table[["func_id", "arguments", "outcome", "count", "wall_ns", "each_ns", *SPLIT, "unknown_ns", "self_ns"]]
     return table.sort_values(["wall_ns", "count"], ascending=False, kind="stable", ignore_index=True)
+
+
+class _ByArguments(ObservedSink):
+    columns = _COLUMNS
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__(trace)
+        self.functions: dict[int, _Function] = {}
+
+    def found(self, joined: Joined) -> None:
+        for func_id, key, sums in _of_piece(joined, self.functions, self.trace.start_ns):
+            self.functions[func_id].add(key, sums)
 
 
 class _Function:

@@ -4,6 +4,7 @@ That an exception left a call, and from which line, the agent's events say; its 
 One pass; memory is bounded by a segment, what is open, and the rows of the result.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pytrace_ebpf.analyze.observed.joined import Waiting
-from pytrace_ebpf.analyze.rebuilt.calls import rebuild
+from pytrace_ebpf.derive.calls.observed import Waiting
+from pytrace_ebpf.derive.one_pass import run
+from pytrace_ebpf.derive.sink import Needs, Sink
+from pytrace_ebpf.derive.store import State
+from pytrace_ebpf.rebuild.engine import Engine
+from pytrace_ebpf.rebuild.shards import Shards
 from pytrace_ebpf.trace.reader import Trace
 
 FEW = 8  # different texts of a type that left a line: where there are more, they are not distinguished
@@ -32,27 +37,44 @@ def exceptions(trace: Trace) -> pd.DataFrame:
     func_id; line (-1 not known); type and text (null not read); times; raised: of these where it came from the function itself or from one in C, not
     through a call below: as type and text tell or, where these were not read, lines; wall_ns and self_ns of the calls that it ended.
     """
-    total = pd.DataFrame(columns=[*_KEY, *_SUMS])
-    open_ = pd.DataFrame({"parent_id": [], "call_line": [], "type": [], "text": []}).astype({"parent_id": np.int64, "call_line": np.int64})
-    waiting, indices = Waiting(), [segment["index"] for segment in trace.segments]
-    in_step = trace.whole is trace
-    for index in () if in_step else indices:
-        waiting.add(_raised(trace.part("observed", index)))
-    for number, pieces in enumerate(rebuild(trace)):
-        if in_step and number < len(indices):
-            waiting.add(_raised(trace.part("observed", indices[number])))
-        for piece in pieces:
-            left = piece.filter(pc.equal(piece["status"], "unwound"))
-            of_python = pc.equal(left["layer"], "python")
-            rows = _described(left.filter(of_python), waiting)
-            open_ = pd.concat([open_, rows[list(open_)]], ignore_index=True) if len(open_) else rows[list(open_)]
-            open_ = _through(open_, left.filter(pc.invert(of_python)))
-            rows["raised"] = 1 - _passed(rows, open_)
-            open_ = _last_ones(open_[~open_["parent_id"].isin(piece["call_id"].to_numpy())])
-            rows = rows.assign(times=1)[[*_KEY, *_SUMS]]
-            total = _summed(pd.concat([total, rows]) if len(total) else rows)
-    total = total.astype(dict.fromkeys(_SUMS, np.int64))
+    sink = _Exceptions(trace)
+    run(trace, sink)
+    total = sink.total.astype(dict.fromkeys(_SUMS, np.int64))
     return total.sort_values(["times", "wall_ns"], ascending=False, kind="stable", ignore_index=True)
+
+
+class _Exceptions(Sink):
+    """`total`: the rows."""
+
+    def needs(self) -> Needs:
+        return Needs(rows=True)
+
+    def begin(self, engines: Shards, first: int, state: State | None) -> None:
+        self.total = pd.DataFrame(columns=[*_KEY, *_SUMS])
+        self._open = pd.DataFrame({"parent_id": [], "call_line": [], "type": [], "text": []}).astype({"parent_id": np.int64, "call_line": np.int64})
+        self._waiting = Waiting()
+        if self.trace.whole is not self.trace:  # what rebuilds a window may begin before it
+            for segment in self.trace.segments:
+                self._add(segment)
+
+    def events(self, place: int, switches: pa.Table | None, events: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        if self.trace.whole is self.trace:
+            self._add(self.trace.segments[place])
+        return events
+
+    def _add(self, segment: dict[str, Any]) -> None:
+        self._waiting.add(_raised(self.trace.part("observed", segment["index"])))
+
+    def rows(self, engine: Engine, rows: pa.Table) -> None:
+        left = rows.filter(pc.equal(rows["status"], "unwound"))
+        of_python = pc.equal(left["layer"], "python")
+        found, open_ = _described(left.filter(of_python), self._waiting), self._open
+        open_ = pd.concat([open_, found[list(open_)]], ignore_index=True) if len(open_) else found[list(open_)]
+        open_ = _through(open_, left.filter(pc.invert(of_python)))
+        found["raised"] = 1 - _passed(found, open_)
+        self._open = _last_ones(open_[~open_["parent_id"].isin(rows["call_id"].to_numpy())])
+        found = found.assign(times=1)[[*_KEY, *_SUMS]]
+        self.total = _summed(pd.concat([self.total, found]) if len(self.total) else found)
 
 
 def _raised(rows: pa.Table) -> pa.Table:

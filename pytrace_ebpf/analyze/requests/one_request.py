@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from pytrace_ebpf.analyze.rebuilt.calls import calls_of, rebuild
-from pytrace_ebpf.analyze.requests.nesting import levels
+from pytrace_ebpf.derive import streams
+from pytrace_ebpf.derive.calls.nesting import levels
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLS
@@ -73,7 +73,7 @@ def _subtree(window: Trace, request: dict[str, Any]) -> pd.DataFrame:
 def _resumes(window: Trace, request: dict[str, Any]) -> pd.DataFrame:
     """The calls that a coroutine consists of: call_id, last_descendant_id, start_ns and end_ns."""
     columns = ("call_id", "last_descendant_id", "func_id", "start_ns", "end_ns", "frame")
-    rows = pd.concat(list(calls_of(window, np.array([request["func_id"]]), columns))).sort_values("call_id", ignore_index=True)
+    rows = streams.calls_of(window, np.array([request["func_id"]]), columns).sort_values("call_id", ignore_index=True)
     first = rows["frame"][rows["start_ns"] == request["start_ns"]]
     return rows[rows["frame"].isin(first) & (rows["frame"] != 0) | (rows["start_ns"] == request["start_ns"])].reset_index(drop=True)
 
@@ -83,7 +83,7 @@ def _calls(window: Trace, resumes: pd.DataFrame) -> pd.DataFrame:
 
     def own() -> Iterator[pa.Table]:
         first, last = (resumes[name].to_numpy(np.int64) for name in ("call_id", "last_descendant_id"))
-        for piece in (piece for pieces in rebuild(window) for piece in pieces):
+        for piece in (piece for pieces in streams.calls(window) for piece in pieces):
             ids = piece["call_id"].to_numpy()
             at = np.searchsorted(first, ids, side="right") - 1
             yield piece.select(_CALL).filter(pa.array((at >= 0) & (ids <= last[at])))

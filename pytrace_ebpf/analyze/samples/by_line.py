@@ -5,10 +5,10 @@ from itertools import chain
 import numpy as np
 import pandas as pd
 
-from pytrace_ebpf.analyze.added import added
 from pytrace_ebpf.analyze.samples.errors import with_errors
 from pytrace_ebpf.analyze.samples.paths import segments
 from pytrace_ebpf.analyze.samples.weights import SQUARES, SUMS, named
+from pytrace_ebpf.derive.added import added
 from pytrace_ebpf.trace.reader import Trace
 
 _PLACE = ["func_id", "line"]

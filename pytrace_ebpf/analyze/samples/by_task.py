@@ -3,11 +3,11 @@
 import numpy as np
 import pandas as pd
 
-from pytrace_ebpf.analyze.added import Added
 from pytrace_ebpf.analyze.samples.errors import with_errors
 from pytrace_ebpf.analyze.samples.paths import segments
 from pytrace_ebpf.analyze.samples.weights import COLUMNS, named
-from pytrace_ebpf.analyze.tasks.tasks import ASYNC_GENERATOR, COROUTINE, GENERATOR
+from pytrace_ebpf.derive.added import Added
+from pytrace_ebpf.derive.sinks.tasks import ASYNC_GENERATOR, COROUTINE, GENERATOR
 from pytrace_ebpf.trace.reader import Trace
 
 NONE = -1

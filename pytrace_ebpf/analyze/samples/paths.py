@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.added import added
 from pytrace_ebpf.analyze.samples.sampling import is_summed
 from pytrace_ebpf.analyze.samples.summed import summed
 from pytrace_ebpf.analyze.samples.weights import COLUMNS, Intervals, Periods, looked_at, weighed
+from pytrace_ebpf.derive.added import added
 from pytrace_ebpf.trace.reader import Trace
 
 NO_FRAMES, UNREAD = -1, -2  # of `samples.stack_id`

@@ -1,5 +1,6 @@
 """The calling-context tree of samples: as that of calls, of the time that the samples stand for."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,14 +10,21 @@ import pyarrow as pa
 
 from pytrace_ebpf.analyze.samples.paths import NO_FRAMES, OTHER, UNKNOWN, Paths, segments
 from pytrace_ebpf.analyze.samples.weights import COLUMNS, SQUARES, SUMS, named, off_core
-from pytrace_ebpf.analyze.time.split import thread_keys
+from pytrace_ebpf.derive.scheduling.split import thread_keys
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import TREE
+from pytrace_ebpf.trace.segments import part_name
 from pytrace_ebpf.trace.states import SPLIT
+from pytrace_ebpf.trace.writing import write
 
 Ints = npt.NDArray[np.int64]
 MOST_PATHS = 1 << 18  # some 400 bytes each
 _ROOT = -1  # stands for the path of a thread's own row
+
+
+def derive(trace: Trace, into: Path) -> None:
+    """Write the tree of a trace of samples as a Parquet part into the folder `into`."""
+    write(TREE, grow(trace), into / part_name(0))
 
 
 def grow(trace: Trace) -> pa.Table:

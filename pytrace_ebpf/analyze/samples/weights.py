@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.time.last_at import last_at
-from pytrace_ebpf.analyze.time.split import thread_keys
+from pytrace_ebpf.derive.scheduling.last_at import last_at
+from pytrace_ebpf.derive.scheduling.split import thread_keys
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.states import SPLIT
 

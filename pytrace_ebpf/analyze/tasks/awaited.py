@@ -4,8 +4,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.requests.entry_points import own
-from pytrace_ebpf.analyze.tasks.tasks import ASYNC_GENERATOR, look_up
+from pytrace_ebpf.derive.calls.entry_points import own
+from pytrace_ebpf.derive.sinks.tasks import ASYNC_GENERATOR, look_up
 
 COLUMNS = ("coroutine_id", "parent_id", "func_id", "resumes", "awaited_ns", "status")
 DIRECTLY = -1

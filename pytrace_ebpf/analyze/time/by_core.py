@@ -2,13 +2,13 @@
 
 import pandas as pd
 
-from pytrace_ebpf.analyze.time.split import on_cores
+from pytrace_ebpf.derive.scheduling.split import on_cores
 
 
 def by_core(timeline: pd.DataFrame, threads: pd.DataFrame) -> pd.DataFrame:
     """One row per core and thread that ran on it: cpu, pid, tid, name, busy_ns (int64), slices (times it got the core).
 
-    `timeline` is that of analyze.time.split. Ordered by core, busiest thread first.
+    `timeline` is that of derive.scheduling.split. Ordered by core, busiest thread first.
     """
     on = on_cores(timeline)
     on = on.assign(busy_ns=on["end_ns"] - on["start_ns"])

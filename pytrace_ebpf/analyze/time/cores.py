@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from pytrace_ebpf.analyze.added import added
-from pytrace_ebpf.analyze.time.split import on_cores
+from pytrace_ebpf.derive.added import added
+from pytrace_ebpf.derive.scheduling.split import on_cores
 
 WAITS = ("func_id", "start_ns", "end_ns", "kind", "waker_tid", "cpu_before", "cpu_after")  # columns of schema.WAITS that are needed
 OFF_CORE = ("tid", "func_id", "start_ns", "blocked_until_ns", "end_ns", "kind")  # of kept_off

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from pytrace_ebpf.analyze.added import Added
+from pytrace_ebpf.derive.added import Added
 from pytrace_ebpf.trace.schema import AGENT, OF_THE_INTERPRETER
 
 WAITS = (
@@ -25,7 +25,7 @@ _SUMS = {"waits": "sum", "total_ns": "sum", "longest_ns": "max", "queued_ns": "s
 
 
 def by_wait(parts: Iterable[pd.DataFrame], threads: pd.DataFrame, neighbours: pd.DataFrame) -> pd.DataFrame:
-    """One row per function of analyze.waits.primitives and its caller, per lock, else per kind and system call; longest total first.
+    """One row per function of derive.calls.primitives and its caller, per lock, else per kind and system call; longest total first.
 
     The agent's own thread is left out.
 

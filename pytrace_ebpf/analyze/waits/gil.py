@@ -5,7 +5,6 @@ yet (gil_turns.py), and by the rows of the answer.
 """
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.added import Added
-from pytrace_ebpf.analyze.rebuilt.pass_observers import observing
-from pytrace_ebpf.analyze.time.curve import Curve
-from pytrace_ebpf.analyze.waits.gil_holds import NOBODY, ROW, UNKNOWN, WAIT_COLUMNS, Evidence, evidence, told
 from pytrace_ebpf.analyze.waits.gil_turns import THREAD, Holds, Turns, came_back, handed_over
-from pytrace_ebpf.trace.schema import OTHER_GIL
+from pytrace_ebpf.derive.added import Added
+from pytrace_ebpf.derive.scheduling.curve import Curve
+from pytrace_ebpf.derive.sinks.gil import NOBODY, ROW, UNKNOWN, WAIT_COLUMNS, Evidence, evidence, told
+from pytrace_ebpf.trace.schema import OTHER_GIL, WAITS
 
 SHORT_HOLD_NS = 2_500_000  # half of sys.getswitchinterval()'s default: a thread that computes is left the GIL for twice as long
 _FIGURES = ("held_ns", "holds", "waited_ns", "waits", "mean_ns", "longest_ns", "convoys", "convoy_ns")
@@ -56,9 +54,7 @@ class Gil:
 
 def prepare(trace: Any) -> None:
     """Derive the waits of a pytrace_ebpf Trace, and in the same pass find what shows who held the GIL, which is read by itself else."""
-    found = Evidence(trace)
-    with observing(trace, found) if found.can_be_kept and trace.whole is trace else nullcontext():
-        next(trace.waits_by_part(["kind"]), None)
+    trace.whole.derive(WAITS.name, beside=[Evidence(trace.whole)])
 
 
 def analyze(trace: Any) -> Gil:

@@ -7,7 +7,7 @@ after that in its process. So memory is bounded by these segments, threads, and 
 import numpy as np
 import pandas as pd
 
-from pytrace_ebpf.analyze.waits.gil_holds import EXITED, NOBODY, UNKNOWN, WAIT_COLUMNS
+from pytrace_ebpf.derive.sinks.gil import EXITED, NOBODY, UNKNOWN, WAIT_COLUMNS
 
 TIMED_OUT_NS = 1_000_000_000  # who stays longer on a core, or wants one, has not just looked whether the GIL is free
 THREAD = ["pid", "tid"]

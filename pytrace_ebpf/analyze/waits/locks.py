@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.added import added
-from pytrace_ebpf.analyze.waits.primitives import LIBRARY, among
+from pytrace_ebpf.derive.added import added
+from pytrace_ebpf.derive.calls.primitives import LIBRARY, among
 
 COLUMNS = ("func_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "waker_func_id")
 

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from pytrace_ebpf.analyze.added import Added
+from pytrace_ebpf.derive.added import Added
 
 WAIT_COLUMNS = ("func_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "waker_pid", "waker_tid", "holder_tid", "holder_func_id", "waker_func_id")  # fmt: skip
 UNKNOWN, NOBODY = -1, -2

@@ -15,7 +15,7 @@ from pytrace_ebpf.record.agent.directory import AgentDirectory
 from pytrace_ebpf.record.agent.errands import Errands
 from pytrace_ebpf.record.agent.library import TSC, Clock, Library, agent_library, best_clock
 from pytrace_ebpf.record.agent.price import measured
-from pytrace_ebpf.record.agent.skipped_events import Passed, ns_per_left_call
+from pytrace_ebpf.record.agent.skipped_events import Passed, passed_per_left_call
 from pytrace_ebpf.record.agent.traced import Traced, lookups
 from pytrace_ebpf.record.cost.budget import EVERYTHING
 from pytrace_ebpf.record.cpython import qualnames
@@ -236,9 +236,9 @@ class AgentCalls(CallSource):
         return self._passed.now(self._traced)
 
     @property
-    def ns_per_left_call(self) -> float:
-        """The dearest process's."""
-        return ns_per_left_call(self._traced)
+    def passed_per_left_call(self) -> int:
+        """The most of any process."""
+        return passed_per_left_call(self._traced)
 
     def dropped(self) -> dict[int, int]:
         """As the living processes count them."""

@@ -1,9 +1,8 @@
-"""Events that an agent's hooks looked at and did not write, and what those of a function that is left out cost its program all the same."""
+"""Events that an agent's hooks looked at and did not write, and how many of them a call of a function has that is left out."""
 
 from collections.abc import Iterable
 
 from pytrace_ebpf.record.agent.traced import Traced
-from pytrace_ebpf.record.source_selection.price import PASSED_NS
 
 _MOST_ENDED = 100  # processes whose counts are kept
 _SWITCHED_OFF = 0x030C0000  # from this version on the interpreter leaves out a function by itself
@@ -26,6 +25,6 @@ class Passed:
         return self._ended | {traced.ids.pid: traced.arena.counted("passed") + self._ended.get(traced.ids.pid, 0) for traced in all_traced}
 
 
-def ns_per_left_call(all_traced: Iterable[Traced]) -> float:
+def passed_per_left_call(all_traced: Iterable[Traced]) -> int:
     """Up to 3.11 the profile function is called all the same, for the call's beginning and its end."""
-    return 2 * PASSED_NS if any(traced.arena.python < _SWITCHED_OFF for traced in all_traced) else 0.0
+    return 2 if any(traced.arena.python < _SWITCHED_OFF for traced in all_traced) else 0

@@ -8,7 +8,7 @@ import numpy as np
 
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.source import Recording
-from pytrace_ebpf.record.source_selection.price import PASSED_NS
+from pytrace_ebpf.record.source_selection.price import passed_ns
 from pytrace_ebpf.record.source_selection.sources import Sources
 
 _CPU_CLOCK = 2  # CPUCLOCK_SCHED of a process: clock ids of include/linux/posix-timers.h
@@ -47,7 +47,7 @@ class _Sum:
         return min(self.used_ns, self.events / 2 * price)
 
     def spent_ns(self, price: float) -> float:
-        return min(self.used_ns, max(self.events / 2 * price + self.passed * PASSED_NS, self.slowed_ns))
+        return min(self.used_ns, max(self.events / 2 * price + self.passed * passed_ns(price), self.slowed_ns))
 
 
 @dataclass
@@ -127,7 +127,7 @@ class Accounts:
     def roughly_ns(self) -> float:
         """What was spent since the last look, as far as calls take it."""
         calls_ns = sum(process.events / 2 * self._price(process.whole.source) for process in self._processes.values() if process.events)
-        return calls_ns + PASSED_NS * sum(count for _, count in self._passed_now())
+        return calls_ns + sum(count * passed_ns(self._price(self._of(pid).whole.source)) for pid, count in self._passed_now())
 
     def look(self, seconds: float) -> Spent:
         """What happened since the last look, so many seconds ago."""
@@ -165,7 +165,7 @@ class Accounts:
         if cpu_ns is not None and process.seen_ns is not None:
             lately.used_ns = max(0, cpu_ns - process.seen_ns)
         else:  # it has ended, and nobody can say any more what it used; its last events may come after that was seen
-            calls_ns = lately.events / 2 * (self._price(source) or _UNPRICED_NS) + lately.passed * PASSED_NS
+            calls_ns = lately.events / 2 * (self._price(source) or _UNPRICED_NS) + lately.passed * passed_ns(self._price(source))
             lately.used_ns = calls_ns if process.seen_ns is None else min(now_ns - process.looked_ns, calls_ns)
         slowdown = self._sources.slowdown(pid)
         lately.slowed_ns = lately.used_ns * (1 - 1 / max(slowdown, process.slowdown))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytrace_ebpf.rebuild
+from pytrace_ebpf import processors
 from pytrace_ebpf.record.native.signature import demangler
 from pytrace_ebpf.record.parsing.elf_file import ElfFile, Segment
 
@@ -25,8 +26,6 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 _MOST_SYMBOLS, _LONGEST, _MOST_WANTED, _MOST_NAMESAKES = 4_000_000, 400, 100_000, 1000
 _FUNCTIONS, _LOCAL = (2, 10), 0  # STT_FUNC, STT_GNU_IFUNC; STB_LOCAL
 EVAL = "_PyEval_EvalFrameDefault"  # the interpreter's function that runs Python code
-_JUMP = re.compile(rb"(?=(?:\xe9|\x0f[\x80-\x8f])(.{4}))", re.DOTALL)  # at any byte: what is none leads to no such place
-_AT_CALL = 1 | 1 << 24  # of a row without its pc: the CFA is rsp + 8
 _LONGEST_CODE = 1 << 20
 _PARTS = re.compile(r"(\.(cold|part|isra|constprop|lto_priv|localalias|llvm)(\.\d+)*)+$")  # of a function, or a copy, that a compiler made
 
@@ -74,12 +73,12 @@ def _parts(elf: ElfFile, name: str, rows: "array[int]", functions: "array[int]")
     yield place
     end = functions[at + 1] if at + 1 < len(functions) else place
     found = set()
-    for jump in _JUMP.finditer(elf.at(place, min(end - place, _LONGEST_CODE))):
-        target = place + jump.end(1) + struct.unpack("<i", jump[1])[0]
+    code = processors.here().code
+    for target in code.jumps(elf.at(place, min(end - place, _LONGEST_CODE)), place):
         part = functions[max(bisect_right(functions, target) - 1, 0)]
         if part < target and part not in found and not place <= target < end:
             row = rows[bisect_left(rows, part, key=lambda row: row & 0xFFFFFFFF)]
-            found |= {part} if row >> 32 != _AT_CALL else set()
+            found |= {part} if row >> 32 != code.at_call else set()
     yield from sorted(found)
 
 

@@ -6,6 +6,7 @@ find the way in that file's own frames alone. Of the room that there is for file
 """
 
 import ctypes
+import mmap
 import os
 import re
 import time
@@ -306,7 +307,7 @@ def _vdso(maps: bytes) -> range | None:
 def _placed(file: _File, start: int, offset: int) -> tuple[int, int]:
     """(bias, number) of a piece of a file that is mapped from `start` on; number 0 where nothing is known of it."""
     for segment in file.segments or ():
-        first = segment.offset // 4096 * 4096
+        first = segment.offset // mmap.PAGESIZE * mmap.PAGESIZE
         if first <= offset < segment.offset + segment.file_size:
             return (start - offset + segment.offset - segment.vaddr) % (1 << 64), file.number
     return 0, 0

@@ -22,6 +22,7 @@ from pytrace_ebpf.record.source_selection.changing import change
 from pytrace_ebpf.record.source_selection.cost_estimate import CostEstimate, estimate_cost
 from pytrace_ebpf.record.source_selection.families import Families
 from pytrace_ebpf.record.source_selection.injection_checks import cannot_inject, filtered, too_small
+from pytrace_ebpf.record.source_selection.price import passed_ns
 from pytrace_ebpf.record.source_selection.selection import Choice, Seen, agent_serves, choose, truthful
 from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
@@ -219,7 +220,7 @@ class Sources(Recorder):
     @property
     def ns_per_left_call(self) -> float:
         """What a call that is left out costs its program all the same, at most."""
-        return max((source.ns_per_left_call for source in self), default=0.0)
+        return max((source.passed_per_left_call * passed_ns(self.price(name)) for name, source in self._made.items()), default=0.0)
 
     @property
     def by_function(self) -> bool:

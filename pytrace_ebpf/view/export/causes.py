@@ -14,7 +14,7 @@ NUMBERS = ("woken by", "held by", "lock")  # annotations, in the order of the co
 
 
 def causes(trace: Any, timeline: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:
-    """`timeline` (of analyze.time.split, at least one row) with label (object), and of the rows that began a wait blocked_until_ns, waker_pid, waker_tid,
+    """`timeline` (of derive.scheduling.split, at least one row) with label (object), and of the rows that began a wait blocked_until_ns, waker_pid, waker_tid,
     holder_tid and lock_address (Int64, null for none and for nobody). `functions`: schema.FUNCTIONS."""
     waits = trace.waits(_WAITS, start_ns=int(timeline["start_ns"].min()), end_ns=int(timeline["start_ns"].max()) + 1)
     for name in ("kind", "syscall"):

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.rebuilt.edges import Written, edges
+from pytrace_ebpf.derive.edges import Written, edges
 from pytrace_ebpf.printable import printable
 
 SUFFIX = ".chrome.json"

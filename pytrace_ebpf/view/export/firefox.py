@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.rebuilt.edges import ENDS, edges, numbers, paths
 from pytrace_ebpf.analyze.samples.sampling import period_of
-from pytrace_ebpf.analyze.time.trace_timeline import intervals
+from pytrace_ebpf.derive.edges import ENDS, edges, numbers, paths
+from pytrace_ebpf.derive.scheduling.trace_timeline import intervals
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.trace.states import NAMES, STATES
 from pytrace_ebpf.view.export.contexts import Contexts, of_trace, places_of

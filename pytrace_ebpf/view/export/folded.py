@@ -5,8 +5,8 @@ from typing import Any, BinaryIO
 
 import pandas as pd
 
-from pytrace_ebpf.analyze.functions.by_function import values
 from pytrace_ebpf.printable import printable
+from pytrace_ebpf.trace.frames import values_and_mask
 from pytrace_ebpf.view.export import small
 from pytrace_ebpf.view.export.parts import column
 from pytrace_ebpf.view.export.paths import NO_CONTEXT, merged, paths_in
@@ -22,7 +22,7 @@ def write(trace: Any, value: str, out: BinaryIO, least: float | None = None) -> 
     `least`, and what is returned: as of small.write(). Raises UsageError where nothing is known of that value.
     """
     tree = trace.tree()
-    weight, _ = values(tree[column(part_of(tree, value), "self_")])
+    weight, _ = values_and_mask(tree[column(part_of(tree, value), "self_")])
     nodes, frames = merged(tree, weight), _frames(trace.functions())
 
     def lines(share: float) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.rebuilt.edges import Written, edges
+from pytrace_ebpf.derive.edges import Written, edges
 from pytrace_ebpf.view.export.causes import NUMBERS, causes
 from pytrace_ebpf.view.export.counters import counters
 from pytrace_ebpf.view.export.grouped import grouped
@@ -35,7 +35,7 @@ Buffer: TypeAlias = bytes | memoryview
 
 
 def write(trace: Any, timelines: Iterable[pd.DataFrame], out: BinaryIO) -> None:
-    """Write `trace`, with the thread states of analyze.time.trace_timeline's `timelines`, to `out`: its calls and its states a piece at a time."""
+    """Write `trace`, with the thread states of derive.scheduling.trace_timeline's `timelines`, to `out`: its calls and its states a piece at a time."""
     functions, manifest = trace.functions(), trace.manifest
     tracks = Tracks.of(trace.threads(), trace.thread_times())
     out.write(_clock(manifest))

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.functions.by_function import values
 from pytrace_ebpf.printable import printable
+from pytrace_ebpf.trace.frames import values_and_mask
 from pytrace_ebpf.view.export.parts import column
 from pytrace_ebpf.view.export.values import part_of
 
@@ -31,8 +31,10 @@ def write(trace: Any, value: str, out: BinaryIO) -> None:
     part = part_of(tree, value)
     rows = tree[(tree["depth"] >= 0) & (tree["calls"] > 0)]
     caller = _callers(tree, rows)
-    found = pd.DataFrame({"caller": caller, "func_id": rows["func_id"], "calls": rows["calls"], "own": values(rows[column(part, "self_")])[0]})
-    total = values(rows[column(part, "")])[0]
+    found = pd.DataFrame(
+        {"caller": caller, "func_id": rows["func_id"], "calls": rows["calls"], "own": values_and_mask(rows[column(part, "self_")])[0]}
+    )
+    total = values_and_mask(rows[column(part, "")])[0]
     keys = _keys(trace.functions())
     nobody: dict[Key, tuple[int, int, float, float]] = {}  # stands for all that have no callers: there may be a million
     stats: dict[Key, tuple[int, int, float, float, dict[Key, tuple[int, int, float, float]]]] = {}

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pytrace_ebpf.analyze.samples.sampling import period_of
-from pytrace_ebpf.analyze.time.preorder import begin_end
+from pytrace_ebpf.derive.calls.preorder import begin_end
 from pytrace_ebpf.view.export.paths import NO_CONTEXT, paths
 
 SUFFIX = ".speedscope.json"

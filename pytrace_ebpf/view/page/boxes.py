@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.functions.by_function import values
+from pytrace_ebpf.trace.frames import values_and_mask
 from pytrace_ebpf.trace.states import NAMES, SPLIT
 
 # What a box's wall time consists of; off: off the core, but not known why; unknown: not recorded.
@@ -100,8 +100,8 @@ def _begins(depth: Ints, start: Ints, end: Ints, single: Bools, least_ns: int) -
 def _parts(calls: pd.DataFrame) -> dict[str, Ints]:
     """PARTS of every call: what is null in the states is put under `off` where the time on the core is known, else under `unknown`."""
     wall = calls["wall_ns"].to_numpy(np.int64)
-    of = {part: values(calls[f"{part}_ns"])[0] for part in NAMES}
-    known = values(calls["on_cpu_ns"])[1]
+    of = {part: values_and_mask(calls[f"{part}_ns"])[0] for part in NAMES}
+    known = values_and_mask(calls["on_cpu_ns"])[1]
     rest = wall - sum(of.values())
     return {part: np.where(known, amount, 0) for part, amount in of.items()} | {
         "off": np.where(known, rest, 0),

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.functions.by_function import values
+from pytrace_ebpf.trace.frames import values_and_mask
 from pytrace_ebpf.trace.states import SPLIT
 from pytrace_ebpf.view.page.columns import Columns
 from pytrace_ebpf.view.page.timeline import Lanes
@@ -100,7 +100,7 @@ def pairs(tree: pd.DataFrame, columns: Columns) -> dict[str, Any]:
 
 
 def _numbers(tree: pd.DataFrame, name: str) -> Ints:
-    return values(tree[name])[0]
+    return values_and_mask(tree[name])[0]
 
 
 def _sum(numbers: Ints, group: Ints, count: int) -> Ints:

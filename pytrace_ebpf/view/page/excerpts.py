@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pytrace_ebpf.analyze.rebuilt.calls import rebuild
+from pytrace_ebpf.derive import streams
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.schema import CALLS
 from pytrace_ebpf.view.page.boxes import COLUMNS, Boxes
@@ -81,7 +81,7 @@ class Moments:
                 self._want(int(single.loc[row.func_id, "start_ns"]), f"the slowest call of {row.qualname}") if row.func_id in single.index else None
             )
             if moment:
-                for pieces in rebuild(self._trace.window(moment.start_ns, moment.end_ns)):
+                for pieces in streams.calls(self._trace.window(moment.start_ns, moment.end_ns)):
                     for piece in pieces:
                         moment.add(lanes.laid(to_frame(piece.select([*COLUMNS, "pid", "tid"]), CALLS)))
 

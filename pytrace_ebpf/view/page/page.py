@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.functions.by_function import of_tree, values
+from pytrace_ebpf.analyze.functions.by_function import of_tree
+from pytrace_ebpf.trace.frames import values_and_mask
 from pytrace_ebpf.trace.layers import LAYERS
 from pytrace_ebpf.trace.schema import OF_THE_INTERPRETER
 from pytrace_ebpf.trace.states import STATES
@@ -113,7 +114,7 @@ def _functions(functions: pd.DataFrame, table: pd.DataFrame, columns: Columns) -
 
     def times(name: str) -> npt.NDArray[np.int64]:
         known = np.zeros(count, np.int64)
-        known[func[named]] = values(table[name])[0][named]
+        known[func[named]] = values_and_mask(table[name])[0][named]
         return known
 
     return {

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.rebuilt.calls import rebuild
 from pytrace_ebpf.analyze.samples.chart import chart
 from pytrace_ebpf.analyze.samples.sampling import period_of
-from pytrace_ebpf.analyze.time.split import thread_keys
-from pytrace_ebpf.analyze.time.trace_timeline import intervals
+from pytrace_ebpf.derive import streams
+from pytrace_ebpf.derive.scheduling.split import thread_keys
+from pytrace_ebpf.derive.scheduling.trace_timeline import intervals
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.schema import CALLS
 from pytrace_ebpf.trace.states import NAMES
@@ -76,7 +76,7 @@ def _calls(trace: Any) -> Iterator[pd.DataFrame]:
         for pid, tid in trace.threads()[["pid", "tid"]].drop_duplicates().itertuples(index=False):
             yield from (rows.assign(pid=pid, tid=tid) for rows in chart(trace.window(pid=int(pid), tid=int(tid)), period))
         return
-    for pieces in rebuild(trace):
+    for pieces in streams.calls(trace):
         for piece in pieces:
             yield to_frame(piece.select([*COLUMNS, "pid", "tid"]), CALLS)
 

@@ -1,0 +1,34 @@
+"""Time in libraries by the function of the program's own code that led there: a program waits in `socket.recv`, and its author wrote what called it."""
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from pytrace_ebpf.derive.calls.entry_points import own
+from pytrace_ebpf.derive.calls.nesting import levels
+from pytrace_ebpf.trace.states import SPLIT
+
+NONE = -1
+_SUMS = ["self_ns", "self_unknown_ns", *(f"self_{name}" for name in SPLIT)]
+
+Ints = npt.NDArray[np.int64]
+
+
+def by_own_code(tree: pd.DataFrame, functions: pd.DataFrame, func_id: int) -> pd.DataFrame:
+    """The self time of one function in `tree` (schema.TREE) by own_func_id, the innermost function of the program's own code that it was called through.
+
+    One row for each, the most time first: own_func_id (NONE where no call around it is of the program's own code), self_ns, the four parts of it and
+    self_unknown_ns, as of analyze.functions.by_function. `functions`: schema.FUNCTIONS.
+    """
+    is_own = np.zeros(int(functions["func_id"].max()) + 2, np.bool_)
+    is_own[functions["func_id"].to_numpy()[own(functions)]] = True
+    function, parent = (tree[name].to_numpy(np.int64) for name in ("func_id", "parent_id"))
+    nearest: Ints = np.where(is_own[function], function, NONE)
+    for here in levels(tree["depth"].to_numpy(np.int64)):
+        above = np.where(parent[here] >= 0, nearest[parent[here]], NONE)
+        nearest[here] = np.where(is_own[function[here]], function[here], above)
+    rows = tree[_SUMS][function == func_id].assign(own_func_id=nearest[function == func_id])
+    sums = rows.groupby("own_func_id")[_SUMS]
+    table = sums.sum()
+    table[table.columns[2:]] = table[table.columns[2:]].where(sums.count().iloc[:, 2:] > 0)  # not known, and not zero
+    return table.sort_values("self_ns", ascending=False, kind="stable").reset_index()
