@@ -67,10 +67,11 @@ _SOURCES = {
 TEXT = """\
 # Which kernels it was seen to work on
 
-`scripts/kernels.py` writes this from what the tests said (`make test-kernels`; a row may be of several runs, each of some of the tests): 6.1 and 6.12 are Debian 12's own and its backports', for clouds, booted in QEMU without KVM on two cores, with
-a root file system of Debian 12 and its Python 3.11; arm64 is the same for that processor, and any other is that of the host that ran it. Each cell says how many
-tests of tests/bpf passed, of how many; scripts/kernels.py has which. Each is tried once. An emulated machine is ten to twenty times slower than its host, and what is
-compared with a clock can fail where the host takes its cores away meanwhile. A dash: not tried.
+`scripts/kernels.py` writes this from what the tests said (`make test-kernels`; a row may be of several runs, each of some of the tests): 6.1 and 6.12 are
+Debian 12's own and its backports', for clouds, booted in QEMU without KVM on two cores, with a root file system of Debian 12 and its Python 3.11; arm64 is the
+same for that processor, and any other is that of the host that ran it. Each cell says how many tests of tests/bpf passed, of how many; scripts/kernels.py has
+which. Each is tried once. An emulated machine is ten to twenty times slower than its host, and what is compared with a clock can fail where the host takes its
+cores away meanwhile. A dash: not tried.
 
 {features}
 What did not pass:

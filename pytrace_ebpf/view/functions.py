@@ -18,7 +18,7 @@ from pytrace_ebpf.trace.libraries import in_library
 from pytrace_ebpf.trace.schema import CALLER
 from pytrace_ebpf.view import text, waits
 from pytrace_ebpf.view.grid import NARROW, Listing
-from pytrace_ebpf.view.sentence import called_below, called_to_wait, contended_lock, most_time, top_function
+from pytrace_ebpf.view.sentence import called_below, called_to_wait, contended_lock, most_time, top_function, waits_for_work
 from pytrace_ebpf.view.states import figures, states_of, titles
 
 _WIDE = 150  # cells, with which there is room for where functions were called from
@@ -73,8 +73,8 @@ def _few(trace: Any) -> bool:
 def sentence(trace: Any, table: pd.DataFrame, tree: pd.DataFrame) -> str | None:
     """What a person would say of a lock that is waited for, and of the function with the most self time; None where that is not much, or not known.
 
-    Of a library's function it says which of the program's own code called it. One that mostly waits where no own code called it is passed over: such
-    threads wait for work.
+    Of a library's function it says which of the program's own code called it. One that mostly waits where no own code called it, or in an event loop,
+    waits for work: it is passed over, and said to be where that is much.
     """
     if trace.scheduling["source"] != "bpf" or not len(table):
         return None
@@ -98,7 +98,8 @@ def sentence(trace: Any, table: pd.DataFrame, tree: pd.DataFrame) -> str | None:
         called = functions.set_index("func_id").loc[below["own_func_id"]]
         rest = called_below(called, below | {"func_id": top["func_id"]}, all_ns, why, names) or rest
     wait = main_wait(trace, top["func_id"]) if rest and few and among(functions, LIBRARY)[top["func_id"]] else None
-    return " ".join(filter(None, (said, (wait and called_to_wait(wait, table, functions)) or rest))) or None
+    answer = " ".join(filter(None, (said, (wait and called_to_wait(wait, table, functions)) or rest)))
+    return " ".join(filter(None, (answer, waits_for_work(1 - all_ns / table["self_ns"].sum())))) if answer else None
 
 
 def _top(table: pd.DataFrame, tree: pd.DataFrame, functions: pd.DataFrame) -> tuple[dict[str, Any], dict[str, Any] | None, int]:

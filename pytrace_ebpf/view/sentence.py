@@ -56,6 +56,11 @@ def called_below(own: Any, row: Part, all_ns: int, reasons: Reasons, names: Name
     return f"{doing}: {rest}" if rest else ""
 
 
+def waits_for_work(share: float) -> str:
+    """The sentence for the share of all time in which threads wait for work; "" where that is not much."""
+    return f"Left out: threads that wait for work, {_part(share)} of the time." if share >= _OF_ALL else ""
+
+
 def _where_it_goes(name: str, row: Part, reasons: Reasons, names: Names) -> str:
     """Where the self time of a row goes, whose subject is `name`."""
     whole = int(row["self_ns"])

@@ -12,7 +12,7 @@ from pytrace_ebpf.cli.main import main
 from tests.unit.synthetic import Script, write_trace
 
 MS = 1_000_000
-READ, FUTEX = 0, 202
+READ, FUTEX, EPOLL_WAIT = 0, 202, 232
 LIBRARY = "/usr/lib/python3.11"
 FUNCTIONS = [
     (0, "/app/shop.py", "reserve", "reserve", 10, "shop"),
@@ -21,6 +21,8 @@ FUNCTIONS = [
     (3, f"{LIBRARY}/http/client.py", "read", "HTTPResponse.read", 450, "http.client"),
     (4, f"{LIBRARY}/concurrent/futures/thread.py", "_worker", "_worker", 69, "concurrent.futures.thread"),
     (5, f"{LIBRARY}/json/decoder.py", "decode", "JSONDecoder.decode", 332, "json.decoder"),
+    (6, f"{LIBRARY}/asyncio/base_events.py", "_run_once", "BaseEventLoop._run_once", 1845, "asyncio.base_events"),
+    (7, f"{LIBRARY}/selectors.py", "select", "EpollSelector.select", 451, "selectors"),
 ]
 
 
@@ -58,11 +60,22 @@ def test_the_first_line_names_who_called_the_library_and_passes_over_a_thread_wi
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = first_line(service(tmp_path), capsys)
-    assert said == "`reserve` (shop.py:10) spends 100ms in `SocketIO.readinto`: that is waiting in read (io-read), woken by `_worker`."
+    assert said == (
+        "`reserve` (shop.py:10) spends 100ms in `SocketIO.readinto`: that is waiting in read (io-read), woken by `_worker`."
+        " Left out: threads that wait for work, 89 % of the time."
+    )
 
 
 def test_a_thread_of_a_library_that_computes_is_not_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert first_line(service(tmp_path, computing=True), capsys) == "`_worker` computes."
+
+
+def test_an_event_loop_that_waits_for_whatever_comes_waits_for_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loop = Script(7, 7, now=10).snapshot().enter(0).enter(6)
+    for _ in range(5):
+        loop.enter(7).wait(100 * MS, syscall=EPOLL_WAIT).leave().enter(1).run(10 * MS).leave()
+    path = write_trace(tmp_path / "trace", events=loop.leave().leave().events, sched=loop.sched, functions=FUNCTIONS, end_ns=loop.now + MS)
+    assert first_line(path, capsys) == "`price` computes. Left out: threads that wait for work, 91 % of the time."
 
 
 def test_where_several_functions_called_it_none_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

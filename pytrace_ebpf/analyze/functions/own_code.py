@@ -9,6 +9,8 @@ from pytrace_ebpf.derive.calls.nesting import levels
 from pytrace_ebpf.trace.states import SPLIT
 
 NONE = -1
+# Modules of libraries whose functions wait for whatever is to do next, on behalf of all of the program.
+EVENT_LOOPS = ("asyncio.base_events", "socketserver", "trio._core._run", "twisted.internet.base")
 _SUMS = ["self_ns", "self_unknown_ns", *(f"self_{name}" for name in SPLIT)]
 
 Ints = npt.NDArray[np.int64]
@@ -17,8 +19,8 @@ Ints = npt.NDArray[np.int64]
 def by_own_code(tree: pd.DataFrame, functions: pd.DataFrame, func_id: int) -> pd.DataFrame:
     """The self time of one function in `tree` (schema.TREE) by own_func_id, the innermost function of the program's own code that it was called through.
 
-    One row for each, the most time first: own_func_id (NONE where no call around it is of the program's own code), self_ns, the four parts of it and
-    self_unknown_ns, as of analyze.functions.by_function. `functions`: schema.FUNCTIONS.
+    One row for each, the most time first: own_func_id (NONE where no call around it is of the program's own code, and where an event loop called it), self_ns,
+    the four parts of it and self_unknown_ns, as of analyze.functions.by_function. `functions`: schema.FUNCTIONS.
     """
     is_own = np.zeros(int(functions["func_id"].max()) + 2, np.bool_)
     is_own[functions["func_id"].to_numpy()[own(functions)]] = True
@@ -27,7 +29,11 @@ def by_own_code(tree: pd.DataFrame, functions: pd.DataFrame, func_id: int) -> pd
     for here in levels(tree["depth"].to_numpy(np.int64)):
         above = np.where(parent[here] >= 0, nearest[parent[here]], NONE)
         nearest[here] = np.where(is_own[function[here]], function[here], above)
-    rows = tree[_SUMS][function == func_id].assign(own_func_id=nearest[function == func_id])
+    is_loop = np.zeros(len(is_own), np.bool_)
+    is_loop[functions["func_id"].to_numpy()[functions["module"].isin(EVENT_LOOPS)]] = True
+    here = np.flatnonzero(function == func_id)
+    of_loop = (parent[here] >= 0) & is_loop[function[parent[here]]]
+    rows = tree[_SUMS].iloc[here].assign(own_func_id=np.where(of_loop, NONE, nearest[here]))
     sums = rows.groupby("own_func_id")[_SUMS]
     table = sums.sum()
     table[table.columns[2:]] = table[table.columns[2:]].where(sums.count().iloc[:, 2:] > 0)  # not known, and not zero
