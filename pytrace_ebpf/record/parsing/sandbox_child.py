@@ -51,6 +51,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def drop_rights() -> None:
     """Raises OSError where something is left."""
+    from pytrace_ebpf import processors  # while there are files; where PATH is, is known by now
+
     os.setsid()
     for number in range(1, signal.NSIG):
         with suppress(OSError, ValueError):
@@ -72,8 +74,6 @@ def drop_rights() -> None:
     for option, value in (("dumpable", 0), ("no_new_privs", 1)):
         _check(_libc.prctl(_PR[option], value, 0, 0, 0))
     end_with_the_tracer()
-    from pytrace_ebpf import processors  # MODULE has it from PATH
-
     here = processors.here()
     _allow([here.call(name) for name in _SYSTEM_CALLS], here.audit)
 
