@@ -51,6 +51,8 @@ def suite(folder: Path, *words: str, slow: int = 1) -> "subprocess.CompletedProc
         "--tb=no",
         "-p",
         "no:cacheprovider",
+        "--rootdir",
+        str(folder),
         "-p",
         "pytrace_ebpf.diff.pytest_plugin",
         *words,
