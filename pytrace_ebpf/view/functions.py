@@ -10,7 +10,7 @@ from rich.text import Text
 from pytrace_ebpf.analyze.functions.by_call_site import by_call_site, hottest
 from pytrace_ebpf.analyze.functions.by_function import of_tree
 from pytrace_ebpf.analyze.functions.left_out import callers
-from pytrace_ebpf.analyze.functions.own_code import NONE, by_own_code
+from pytrace_ebpf.analyze.functions.own_code import NONE, by_own_code, own_callers
 from pytrace_ebpf.analyze.waits.locks import most_contended
 from pytrace_ebpf.analyze.waits.reasons import Part, reasons
 from pytrace_ebpf.derive.calls.primitives import LIBRARY, among, main_wait
@@ -107,12 +107,12 @@ def _top(table: pd.DataFrame, tree: pd.DataFrame, functions: pd.DataFrame) -> tu
     and the time of all functions but those that are passed over."""
     files = functions.set_index("func_id")["file"]
     rows, all_ns = table.sort_values("self_ns", ascending=False, kind="stable"), int(table["self_ns"].sum())
-    left_ns = all_ns
+    left_ns, callers = all_ns, None
     for row in rows.head(_PASSED_OVER).to_dict("records"):
         if row["func_id"] not in files or not in_library(str(files[row["func_id"]])):
             return row, None, left_ns
-        parts = by_own_code(tree, functions, int(row["func_id"]))
-        most = parts.iloc[0].to_dict()
+        callers = own_callers(tree, functions) if callers is None else callers
+        most = by_own_code(tree, callers, int(row["func_id"])).iloc[0].to_dict()
         if most["own_func_id"] != NONE:
             return row, most if most["self_ns"] >= _MOSTLY * row["self_ns"] else None, left_ns
         waits_ns = most["self_blocked_ns"] if text.known(most["self_blocked_ns"]) else 0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.analyze.functions.own_code import NONE, by_own_code
+from pytrace_ebpf.analyze.functions.own_code import NONE, by_own_code, own_callers
 from pytrace_ebpf.cli.main import main
 from tests.unit.synthetic import Script, write_trace
 
@@ -45,13 +45,14 @@ def first_line(path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
 
 def test_time_in_a_library_is_that_of_the_own_code_that_led_there(tmp_path: Path) -> None:
     trace = pytrace_ebpf.open(service(tmp_path))
-    rows = by_own_code(trace.tree(), trace.functions(), 2)
+    callers = own_callers(trace.tree(), trace.functions())
+    rows = by_own_code(trace.tree(), callers, 2)
     assert rows["own_func_id"].tolist() == [0, 1] and (rows["self_blocked_ns"] // MS).tolist() == [100, 20]
-    assert by_own_code(trace.tree(), trace.functions(), 4)["own_func_id"].tolist() == [NONE]
-    assert by_own_code(trace.tree(), trace.functions(), 0)["own_func_id"].tolist() == [0]
+    assert by_own_code(trace.tree(), callers, 4)["own_func_id"].tolist() == [NONE]
+    assert by_own_code(trace.tree(), callers, 0)["own_func_id"].tolist() == [0]
     whole = trace.tree()
     for func_id in range(5):
-        found = by_own_code(whole, trace.functions(), func_id)
+        found = by_own_code(whole, callers, func_id)
         for name in ("self_ns", "self_on_cpu_ns", "self_runq_wait_ns", "self_gil_wait_ns", "self_blocked_ns"):
             assert found[name].sum() == whole[name][whole["func_id"] == func_id].sum()
 
@@ -81,7 +82,8 @@ def test_an_event_loop_that_waits_for_whatever_comes_waits_for_work(tmp_path: Pa
 def test_where_several_functions_called_it_none_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No more than half of the time lies below one."""
     path = service(tmp_path, through_price=100)
-    rows = by_own_code(pytrace_ebpf.open(path).tree(), pytrace_ebpf.open(path).functions(), 2)
+    trace = pytrace_ebpf.open(path)
+    rows = by_own_code(trace.tree(), own_callers(trace.tree(), trace.functions()), 2)
     assert abs(int(rows["self_ns"][0]) - int(rows["self_ns"][1])) < MS
     said = first_line(path, capsys)
     assert "SocketIO.readinto" in said

@@ -16,24 +16,29 @@ _SUMS = ["self_ns", "self_unknown_ns", *(f"self_{name}" for name in SPLIT)]
 Ints = npt.NDArray[np.int64]
 
 
-def by_own_code(tree: pd.DataFrame, functions: pd.DataFrame, func_id: int) -> pd.DataFrame:
-    """The self time of one function in `tree` (schema.TREE) by own_func_id, the innermost function of the program's own code that it was called through.
+def own_callers(tree: pd.DataFrame, functions: pd.DataFrame) -> Ints:
+    """For each row of `tree` (schema.TREE) the func_id of the innermost function of the program's own code that it is, or was called through.
 
-    One row for each, the most time first: own_func_id (NONE where no call around it is of the program's own code, and where an event loop called it), self_ns,
-    the four parts of it and self_unknown_ns, as of analyze.functions.by_function. `functions`: schema.FUNCTIONS.
+    NONE where no call around it is of the program's own code, and where an event loop called it. `functions`: schema.FUNCTIONS.
     """
-    is_own = np.zeros(int(functions["func_id"].max()) + 2, np.bool_)
+    is_own, is_loop = np.zeros((2, int(functions["func_id"].max()) + 2), np.bool_)
     is_own[functions["func_id"].to_numpy()[own(functions)]] = True
+    is_loop[functions["func_id"].to_numpy()[functions["module"].isin(EVENT_LOOPS)]] = True
     function, parent = (tree[name].to_numpy(np.int64) for name in ("func_id", "parent_id"))
     nearest: Ints = np.where(is_own[function], function, NONE)
     for here in levels(tree["depth"].to_numpy(np.int64)):
         above = np.where(parent[here] >= 0, nearest[parent[here]], NONE)
         nearest[here] = np.where(is_own[function[here]], function[here], above)
-    is_loop = np.zeros(len(is_own), np.bool_)
-    is_loop[functions["func_id"].to_numpy()[functions["module"].isin(EVENT_LOOPS)]] = True
-    here = np.flatnonzero(function == func_id)
-    of_loop = (parent[here] >= 0) & is_loop[function[parent[here]]]
-    rows = tree[_SUMS].iloc[here].assign(own_func_id=np.where(of_loop, NONE, nearest[here]))
+    return np.where((parent >= 0) & is_loop[function[parent]] & ~is_own[function], NONE, nearest)
+
+
+def by_own_code(tree: pd.DataFrame, callers: Ints, func_id: int) -> pd.DataFrame:
+    """The self time of one function in `tree` by its own_callers(), `callers`.
+
+    One row for each, the most time first: own_func_id, self_ns, the four parts of it and self_unknown_ns, as of analyze.functions.by_function.
+    """
+    here = np.flatnonzero(tree["func_id"] == func_id)
+    rows = tree[_SUMS].iloc[here].assign(own_func_id=callers[here])
     sums = rows.groupby("own_func_id")[_SUMS]
     table = sums.sum()
     table[table.columns[2:]] = table[table.columns[2:]].where(sums.count().iloc[:, 2:] > 0)  # not known, and not zero
