@@ -4,7 +4,6 @@ That an exception left a call, and from which line, the agent's events say; its 
 One pass; memory is bounded by a segment, what is open, and the rows of the result.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pytrace_ebpf.derive.calls.observed import Waiting
+from pytrace_ebpf.derive.calls.observed import ObservedSink, Waiting
 from pytrace_ebpf.derive.one_pass import run
-from pytrace_ebpf.derive.sink import Needs, Sink
 from pytrace_ebpf.derive.store import State
 from pytrace_ebpf.rebuild.engine import Engine
 from pytrace_ebpf.rebuild.shards import Shards
@@ -43,27 +41,18 @@ def exceptions(trace: Trace) -> pd.DataFrame:
     return total.sort_values(["times", "wall_ns"], ascending=False, kind="stable", ignore_index=True)
 
 
-class _Exceptions(Sink):
+class _Exceptions(ObservedSink):
     """`total`: the rows."""
 
-    def needs(self) -> Needs:
-        return Needs(rows=True)
+    idle = False  # exceptions are there without values
 
     def begin(self, engines: Shards, first: int, state: State | None) -> None:
+        super().begin(engines, first, state)
         self.total = pd.DataFrame(columns=[*_KEY, *_SUMS])
         self._open = pd.DataFrame({"parent_id": [], "call_line": [], "type": [], "text": []}).astype({"parent_id": np.int64, "call_line": np.int64})
-        self._waiting = Waiting()
-        if self.trace.whole is not self.trace:  # what rebuilds a window may begin before it
-            for segment in self.trace.segments:
-                self._add(segment)
 
-    def events(self, place: int, switches: pa.Table | None, events: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        if self.trace.whole is self.trace:
-            self._add(self.trace.segments[place])
-        return events
-
-    def _add(self, segment: dict[str, Any]) -> None:
-        self._waiting.add(_raised(self.trace.part("observed", segment["index"])))
+    def wanted(self, rows: pa.Table) -> pa.Table:
+        return rows.filter(pc.equal(rows["what"], "raised"))
 
     def rows(self, engine: Engine, rows: pa.Table) -> None:
         left = rows.filter(pc.equal(rows["status"], "unwound"))
@@ -75,10 +64,6 @@ class _Exceptions(Sink):
         self._open = _last_ones(open_[~open_["parent_id"].isin(rows["call_id"].to_numpy())])
         found = found.assign(times=1)[[*_KEY, *_SUMS]]
         self.total = _summed(pd.concat([self.total, found]) if len(self.total) else found)
-
-
-def _raised(rows: pa.Table) -> pa.Table:
-    return rows.filter(pc.equal(rows["what"], "raised"))
 
 
 def _described(left: pa.Table, waiting: Waiting) -> pd.DataFrame:

@@ -123,11 +123,15 @@ class ObservedSink(Sink):
 
     def events(self, place: int, switches: pa.Table | None, events: Iterator[pa.Table]) -> Iterator[pa.Table]:
         if self.trace.whole is self.trace:
-            self._add(self.trace.segments[place])
+            self._add(self.segments[place])
         return events
 
     def _add(self, segment: dict[str, Any]) -> None:
-        self._waiting.add(self.trace.part(OBSERVED.name, segment["index"]))
+        self._waiting.add(self.wanted(self.trace.part(OBSERVED.name, segment["index"])))
+
+    def wanted(self, rows: pa.Table) -> pa.Table:
+        """Those of rows of schema.OBSERVED that are to be joined."""
+        return rows
 
     def rows(self, engine: Engine, rows: pa.Table) -> None:
         if (joined := self._waiting.take(rows, self.columns)) is not None:
