@@ -150,12 +150,12 @@ class _Pass:
     def over(self, first: int, last: int | None) -> None:
         """Take the segments of the whole trace from the `first` on, up to before the `last`."""
         whole, engines, sinks = self._trace.whole, self._engines, self._sinks
+        ends_ns = [segment["end_ns"] for segment in whole.segments]
         made = self._made if self._needs.rows or self._needs.rows_of else None
         for at, upto, switches in self._groups(first, last):
             if switches is not None:
-                ends = [segment["end_ns"] for segment in whole.segments[at:upto]]
                 for sink in sinks:
-                    sink.scheduled(at, switches, ends)
+                    sink.scheduled(at, switches, ends_ns[at:upto])
             for place, (events, end_ns) in enumerate(segments(whole, engines, at, upto, switches), at):
                 for sink in sinks:
                     events = sink.events(place, switches[place - at] if switches else None, events)

@@ -81,6 +81,7 @@ class Sink:
     def __init__(self, trace: Trace, into: Path | None = None) -> None:
         """Of this trace or window; `into`: the folder that its table is written to."""
         self.trace = trace
+        self.segments = trace.whole.segments  # by their place; the trace makes a new list of them whenever it is asked
         self.parts: list[str] = []  # of the table, those that are written and that no later segment changes
         self._into = into
 

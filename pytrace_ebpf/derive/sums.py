@@ -222,7 +222,7 @@ class Keeper(Sink):
         super().__init__(trace)
         self._kept, self._tree = kept, tree
         self.keeps, self._complete = kept.writable, trace.manifest["state"] == "complete"
-        self._segments, self._rows = trace.segments, 0
+        self._rows = 0
 
     def needs(self) -> Needs:
         return Needs(nodes=MOST_NODES)
@@ -231,7 +231,7 @@ class Keeper(Sink):
         self._engines = engines
 
     def taken(self, place: int) -> None:
-        self.took(place, place + 1 == len(self._segments))
+        self.took(place, place + 1 == len(self.segments))
 
     def took(self, place: int, last: bool) -> None:
         """The engines have taken the segment `place`; `last`: a state is to be kept in any case, as none will be later."""
@@ -240,9 +240,9 @@ class Keeper(Sink):
             if place + 1 == kept.reach:
                 engines.new_tree()
             return
-        self._rows += self._segments[place]["rows"].get("events", 0)
+        self._rows += self.segments[place]["rows"].get("events", 0)
         # Of a trace that still grows names may come late, and the sample that follows is not there yet.
-        at_end = place + 1 == len(self._segments)
+        at_end = place + 1 == len(self.segments)
         self.keeps = self.keeps and (self._complete or not (engines.met_unknown or (has_only_cputime(self.trace) and at_end)))
         if self.keeps and (self._rows * BYTES_AN_EVENT >= kept.size or last):
             state = Checkpoint(*engines.sums(_empty_tree(self.trace)), engines.save())

@@ -97,7 +97,7 @@ class OnCores(Sink):
         return rows
 
     def grouped(self, place: int) -> None:
-        start_ns = self.trace.whole.segments[place]["start_ns"]
+        start_ns = self.segments[place]["start_ns"]
         self._times.settle(min(start_ns, self.trace.end_ns))  # a thread hands over an event one segment later at most
 
     def end(self) -> None:
@@ -195,7 +195,8 @@ class _Growth:
 
     def __init__(self, trace: Trace, first: int, state: State) -> None:
         self.first, self.kept = first, State()
-        self._trace, self._state = trace, state
+        self._segments, self._complete = len(trace.segments), trace.manifest["state"] == "complete"
+        self._state = state
 
     def resume(self, engines: Shards) -> State:
         load(engines, self._state)
@@ -205,7 +206,7 @@ class _Growth:
         self.first = 0
 
     def due(self, segments: int) -> bool:
-        return segments == len(self._trace.segments) and self._trace.manifest["state"] != "complete"
+        return segments == self._segments and not self._complete
 
     def settle(self, engines: Shards, state: Mapping[str, npt.NDArray[Any]]) -> None:
         if not engines.met_unknown:  # a name may come late

@@ -66,7 +66,7 @@ class Evidence(Sink):
 
     def __init__(self, trace: Any) -> None:
         super().__init__(trace)
-        self._kept, self._segments, self._keys = trace.pieces(FOLDER), trace.whole.segments, list(segment_keys(trace.whole))
+        self._kept, self._keys = trace.pieces(FOLDER), list(segment_keys(trace.whole))
         self._windows, self._pids = windows_of(trace.whole.losses(), SCHED_LOSSES), trace.whole.processes()["pid"].to_numpy()
         threads = trace.whole.threads()
         self._foreign = thread_keys(*(threads.loc[threads["interpreters"] != "", name].to_numpy() for name in ("pid", "tid")))
@@ -75,18 +75,18 @@ class Evidence(Sink):
         return Needs(switches=True)
 
     def _name(self, place: int) -> str:
-        return f"{self._segments[place]['index']:06d}-{self._keys[place]}"
+        return f"{self.segments[place]['index']:06d}-{self._keys[place]}"
 
     def of(self, place: int) -> Rows:
         """That of the segment at `place`; it is read, where it is not kept."""
         rows = _unpacked(self._kept.read(self._name(place), _MOST_BYTES))
         if rows is None:
-            index = self._segments[place]["index"]
+            index = self.segments[place]["index"]
             rows = self._found(place, self.trace.whole.part("sched", index, _SCHED), [self.trace.whole.part("events", index, _ACTS)])
         return rows
 
     def _found(self, place: int, sched: pa.Table, events: Sequence[pa.Table]) -> Rows:
-        rows = _of_segment(self._of_main(events), sched, self._segments[place], self._windows, self._pids)
+        rows = _of_segment(self._of_main(events), sched, self.segments[place], self._windows, self._pids)
         self._kept.keep(self._name(place), rows.tobytes())
         return rows
 

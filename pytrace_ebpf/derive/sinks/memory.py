@@ -55,7 +55,7 @@ class Memory(Sink):
 
     def events(self, place: int, switches: pa.Table | None, events: Iterator[pa.Table]) -> Iterator[pa.Table]:
         whole = self.trace.whole
-        index = whole.segments[place]["index"]
+        index = self.segments[place]["index"]
         fresh = np.concatenate([read(whole, index) for read in (_faults, _allocations, _native_blocks)])
         charges = np.concatenate((self._charges, fresh if whole is self.trace else fresh[_within(fresh, self.trace)]))
         self._charges = charges[np.lexsort((charges["ts"], charges["key"]))]
@@ -63,7 +63,7 @@ class Memory(Sink):
         return events
 
     def taken(self, place: int) -> None:
-        self._engine.settle(self.trace.whole.segments[place]["start_ns"])  # a thread hands over an event one segment later at most
+        self._engine.settle(self.segments[place]["start_ns"])  # a thread hands over an event one segment later at most
         self._charges = self._charges[self._engine.uncharged()]
 
     def end(self) -> None:

@@ -69,7 +69,7 @@ class Waits(Sink):
         self._moments.ask(*self._writer.questions(np.concatenate((self._held, self._off_core.open()))))
 
     def grouped(self, place: int) -> None:
-        self._held = self._writer.write(self._held, self._moments, self.trace.segments[place]["start_ns"])
+        self._held = self._writer.write(self._held, self._moments, self.segments[place]["start_ns"])
 
     def end(self) -> None:
         self._writer.write(np.concatenate((self._held, self._off_core.open(self.trace.end_ns))), self._moments)
