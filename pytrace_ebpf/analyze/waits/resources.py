@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pytrace_ebpf.derive.added import added
+
 SERVICES = {
     22: "ssh", 25: "smtp", 53: "dns", 80: "http", 389: "ldap", 443: "https", 1433: "sqlserver", 1521: "oracle", 2181: "zookeeper", 2379: "etcd",
     3306: "mysql", 4222: "nats", 4317: "otlp", 5432: "postgres", 5672: "amqp", 6379: "redis", 6432: "pgbouncer", 8123: "clickhouse", 9000: "clickhouse",
@@ -12,6 +14,8 @@ SERVICES = {
 }  # fmt: skip
 """What usually listens on a port."""
 _EPHEMERAL = 32768  # ports from here on are given to who connects: net.ipv4.ip_local_port_range
+_COLUMNS = ("func_id", "start_ns", "blocked_until_ns", "end_ns", "syscall", "resource_id")
+_SENDS = ("sendto", "sendmsg", "sendmmsg", "write", "writev", "sendfile")
 _BY_NAME = ("file", "directory", "device")
 _ALONE = ("pipe", "eventfd", "timerfd", "signalfd", "inotify", "pidfd", "io_uring")
 
@@ -24,12 +28,8 @@ def labels(resources: pd.DataFrame) -> "pd.Series[Any]":
     """
     kind, name, local = (resources[column].astype("object") for column in ("kind", "name", "local_name"))
     out = pd.Series(None, index=resources.index, dtype="object")
-    internet = kind.isin(("tcp", "udp"))
-    own, other = _ports(local), _ports(name)
-    listens = resources["listens"].astype(bool)
-    connected = internet & ~listens & (name != local)
-    accepted = connected & (kind == "tcp") & (own.isin(own[listens & internet].unique()) | ((own < _EPHEMERAL) & (other >= _EPHEMERAL)))
-    out[internet] = other[internet].map(SERVICES).fillna(kind[internet]) + " " + name[internet]
+    internet, listens, accepted = kind.isin(("tcp", "udp")), resources["listens"].astype(bool), _accepted(resources)
+    out[internet] = _ports(name)[internet].map(SERVICES).fillna(kind[internet]) + " " + name[internet]
     out[accepted] = "clients of " + local[accepted]
     out[listens] = "listening " + local[listens]
     out[internet & ~listens & (name == local)] = kind + " " + local
@@ -42,6 +42,30 @@ def labels(resources: pd.DataFrame) -> "pd.Series[Any]":
     out[alone] = kind[alone]
     out.index = pd.Index(resources["resource_id"])
     return out
+
+
+def of_clients(resources: pd.DataFrame) -> pd.DataFrame:
+    """Those of `resources` that a server waits at for work: sockets that listen, and the connections that were accepted from them."""
+    return resources[resources["listens"].astype(bool) | _accepted(resources)]
+
+
+def for_work(trace: Any) -> "pd.Series[int]":
+    """How long the calls of each function, by func_id, waited for clients to connect or to send something, in a pytrace_ebpf Trace, ns."""
+    clients = of_clients(trace.resources())["resource_id"]
+    sums = added((_for_work(part, clients) for part in trace.waits_by_part(_COLUMNS)), ["func_id"], {"ns": "sum"})
+    return sums.set_index("func_id")["ns"]
+
+
+def _for_work(waits: pd.DataFrame, clients: "pd.Series[int]") -> pd.DataFrame:
+    waits = waits[waits["resource_id"].isin(clients) & ~waits["syscall"].astype("object").isin(_SENDS)]
+    return waits.assign(ns=(waits["blocked_until_ns"].fillna(waits["end_ns"]) - waits["start_ns"]).astype(np.int64))
+
+
+def _accepted(resources: pd.DataFrame) -> "pd.Series[bool]":
+    """Connections of a server: to the port of a socket that listens, else from one that is given to clients to one that is not."""
+    own, other, listens = _ports(resources["local_name"]), _ports(resources["name"]), resources["listens"].astype(bool)
+    connected = (resources["kind"].astype("object") == "tcp") & ~listens & (resources["name"] != resources["local_name"])
+    return connected & (own.isin(own[listens & (own >= 0)].unique()) | ((own < _EPHEMERAL) & (other >= _EPHEMERAL)))
 
 
 def _ports(ends: "pd.Series[Any]") -> "pd.Series[int]":
