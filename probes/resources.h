@@ -25,9 +25,9 @@ BPF_TABLE("lru_hash", __u64, __u8, named_resources, 16384);
 /* thread id -> its epoll instance in the kernel, while it waits for that */
 BPF_TABLE("lru_hash", __u32, __u64, epolls, 4096);
 
-#define FILE_TYPE 0170000 /* include/uapi/linux/stat.h */
-#define SOCKET 0140000
-#define FIFO 0010000
+#define TYPE_OF_FILE 0xf000 /* include/uapi/linux/stat.h: S_IFMT, S_IFSOCK, S_IFIFO */
+#define TYPE_SOCKET 0xc000
+#define TYPE_FIFO 0x1000
 #define ANONYMOUS 0x09041934 /* include/uapi/linux/magic.h: ANON_INODE_FS_MAGIC */
 #define LISTENING 10 /* include/net/tcp_states.h */
 #define UNIX 1
@@ -149,7 +149,7 @@ static __always_inline __u64 resource_of(__u64 file, __u32 pid, __s32 descriptor
     number = AT(__u64, inode + SETTINGS->inode_number);
     device = AT(__u32, super + SETTINGS->super_device);
     id = mixed(mixed(0, device), number);
-    if ((mode & FILE_TYPE) == SOCKET) {
+    if ((mode & TYPE_OF_FILE) == TYPE_SOCKET) {
         sock = AT(__u64, AT(__u64, file + SETTINGS->file_private) + SETTINGS->socket_sock);
         bpf_probe_read_kernel(&ends, sizeof(ends), (void *)sock);
         if (ends.family == INET || ends.family == INET6)
@@ -163,7 +163,7 @@ static __always_inline __u64 resource_of(__u64 file, __u32 pid, __s32 descriptor
     id &= ~(1ULL << 63);
     if (named_resources.lookup(&id))
         return id;
-    if (sock || magic == ANONYMOUS || (mode & FILE_TYPE) == FIFO) {
+    if (sock || magic == ANONYMOUS || (mode & TYPE_OF_FILE) == TYPE_FIFO) {
         event = resources.ringbuf_reserve(sizeof(*event));
         if (!event) {
             count_loss(LOSS_RESOURCE_RING);

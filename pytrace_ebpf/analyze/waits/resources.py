@@ -70,7 +70,7 @@ def _accepted(resources: pd.DataFrame) -> "pd.Series[bool]":
 
 def _ports(ends: "pd.Series[Any]") -> "pd.Series[int]":
     """The port of each address:port, -1 where there is none."""
-    return pd.to_numeric(ends.str.rpartition(":")[2], errors="coerce").fillna(-1).astype(np.int64)
+    return pd.to_numeric(ends.str.rsplit(":", n=1).str[-1], errors="coerce").fillna(-1).astype(np.int64)
 
 
 def named(waits: pd.DataFrame, called: "pd.Series[Any]") -> "pd.Series[Any]":
