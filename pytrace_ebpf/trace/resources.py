@@ -27,7 +27,13 @@ RESOURCES = Table(
         Column("listens", "bool", "", "tcp: connections are accepted from it"),
         Column("pid", "int32", "", "process that first waited for it"),
         Column("descriptor", "int32", "", "and its descriptor there"),
-        Column("peer_pid", "int32", "", "unix: process that made the other end, as the kernel has it for SO_PEERCRED, in the host's ids; 0 not known. What is at the other end of others is known by who wakes: waker_pid in waits"),
+        Column(
+            "peer_pid",
+            "int32",
+            "",
+            "unix: process that made the other end, as the kernel has it for SO_PEERCRED, in the host's ids; 0 not known. "
+            "Who is at the other end of others is known by who wakes: waker_pid in waits",
+        ),
         Column("device", "int64", "", "number of its file system's device"),
         Column("inode", "int64", "", "and its inode there"),
     ),

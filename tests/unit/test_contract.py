@@ -219,7 +219,22 @@ def test_users_who_share() -> None:
 
 def test_every_constant_that_c_and_python_share_is_checked() -> None:
     """`alike`: has the same name by chance. The families are checked above; CPYTHON_ Python reads from the header itself."""
-    alike = {"ANONYMOUS", "BLOCKED", "FIRST", "GIL", "LEFT_OUT", "NONE", "NOTHING", "OF_SAMPLES", "OUT", "PARTS", "PLACES", "SETTINGS", "SETTLED", "WRAPPED"}
+    alike = {
+        "ANONYMOUS",
+        "BLOCKED",
+        "FIRST",
+        "GIL",
+        "LEFT_OUT",
+        "NONE",
+        "NOTHING",
+        "OF_SAMPLES",
+        "OUT",
+        "PARTS",
+        "PLACES",
+        "SETTINGS",
+        "SETTLED",
+        "WRAPPED",
+    }
     ours = {token for path in REBUILD.parent.rglob("*.py") for token in re.findall(r"\b_?([A-Z][A-Z0-9_]+)\b", path.read_text())}
     checked, families = Path(__file__).read_text(), ("VALUE_", "CALL_", "SCHED_", "LOSS_", "LAYER_", "ARENA_", "CHUNK_", "CPYTHON_")
     headers = [*PROBES.glob("*.h"), *(PROBES / "agent").glob("*.h"), *REBUILD.glob("*.h")]

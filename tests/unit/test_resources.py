@@ -74,7 +74,11 @@ def trace_of(path: Path, *waits: dict[str, int]) -> Any:
 
 def test_a_wait_is_for_what_epoll_found_ready_else_for_what_it_was_called_with(tmp_path: Path) -> None:
     waits = trace_of(
-        tmp_path, {"syscall": RECVFROM, "resource": 1}, {"syscall": EPOLL_WAIT, "resource": 90, "ready": 2}, {"syscall": EPOLL_WAIT, "resource": 90}, {}
+        tmp_path,
+        {"syscall": RECVFROM, "resource": 1},
+        {"syscall": EPOLL_WAIT, "resource": 90, "ready": 2},
+        {"syscall": EPOLL_WAIT, "resource": 90},
+        {},
     ).waits()
     assert waits["resource_id"].dtype == "Int64" and waits["resource_id"].tolist() == [1, 2, 90, pd.NA]
 
@@ -86,7 +90,13 @@ def test_a_preempted_thread_waits_for_nothing(tmp_path: Path) -> None:
 
 
 def test_each_resource_has_a_row_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trace_of(tmp_path, {"syscall": RECVFROM, "resource": 1}, {"syscall": RECVFROM, "resource": 2}, {"syscall": RECVFROM, "resource": 1}, {"syscall": RECVFROM})
+    trace_of(
+        tmp_path,
+        {"syscall": RECVFROM, "resource": 1},
+        {"syscall": RECVFROM, "resource": 2},
+        {"syscall": RECVFROM, "resource": 1},
+        {"syscall": RECVFROM},
+    )
     assert main(["report", "--by", "wait", "--json", str(tmp_path)]) == 0
     found = json.loads(capsys.readouterr().out)["rows"]
     assert [(each["resource"], each["waits"], each["total_ns"] // MS) for each in found] == [
@@ -115,12 +125,16 @@ def test_the_sentence_names_the_call_where_no_resource_has_most() -> None:
 def test_who_waits_for_clients_waits_for_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     server = Script(7, 7, now=10).snapshot().enter(2).wait(900 * MS, syscall=ACCEPT4, resource=3).leave()
     client = Script(7, 8, cpu=1, now=10).snapshot().enter(5).wait(100 * MS, syscall=RECVFROM, resource=1).leave()
-    events, sched = (sorted((each for script in (server, client) for each in getattr(script, name)), key=lambda r: r[0]) for name in ("events", "sched"))
+    events, sched = (
+        sorted((each for script in (server, client) for each in getattr(script, name)), key=lambda r: r[0]) for name in ("events", "sched")
+    )
     write_trace(tmp_path, events=events, sched=sched, functions=SAMPLE_FUNCTIONS, resources=list(ROWS.values()))
     assert for_work(pytrace_ebpf.open(tmp_path)).to_dict() == {2: 900 * MS}
     assert main(["report", str(tmp_path)]) == 0
     first = " ".join(capsys.readouterr().out.split())
-    assert first.startswith("`Client.fetch` is waiting for postgres 10.0.0.7:5432 (recvfrom). Left out: threads that wait for work, 90 % of the time. ")
+    assert first.startswith(
+        "`Client.fetch` is waiting for postgres 10.0.0.7:5432 (recvfrom). Left out: threads that wait for work, 90 % of the time. "
+    )
 
 
 SOCKET = np.dtype(
@@ -174,7 +188,9 @@ def test_what_the_kernel_has_of_a_socket(fields: dict[str, Any], expected: tuple
     [(b"log\0app\0var\0", True, "/var/app/log"), (b"log\0app\0", False, ".../app/log"), (b"", True, "/"), (b"a\xff\0", True, "/a\\xff")],
 )
 def test_paths(names: bytes, whole: bool, path: str) -> None:
-    event = np.zeros(1, [("id", "u8"), ("inode", "u8"), ("device", "u4"), ("mode", "u4"), ("pid", "u4"), ("descriptor", "i4"), ("length", "u4"), ("names", "S64")])
+    event = np.zeros(
+        1, [("id", "u8"), ("inode", "u8"), ("device", "u4"), ("mode", "u4"), ("pid", "u4"), ("descriptor", "i4"), ("length", "u4"), ("names", "S64")]
+    )
     event["names"], event["length"], event["mode"] = names + b"left over", len(names) | (resources._WHOLE if whole else 0), 0o100644
     columns = resources._columns(*resources._paths(event))
     assert (columns["kind"][0], columns["name"][0]) == ("file", path)

@@ -1,4 +1,4 @@
-"""What the threads waited for, all together: by what the program called to wait, by lock, by what is behind a descriptor, else by kind and system call; in which function, for whom."""
+"""What the threads waited for, all together: by what the program called to wait, by lock, file or socket, else by kind and system call; in which function, for whom."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -49,7 +49,11 @@ def by_wait(parts: Iterable[pd.DataFrame], threads: pd.DataFrame, neighbours: pd
     for part in parts:
         rows = _rows(part[~part["tid"].isin(ours)], called)
         # Rows are added up once, to what every sum below can still tell apart: mostly a few rows of very many.
-        rows = rows.groupby(_FINEST, dropna=False, as_index=False, observed=True).agg(_SUMS).astype({"kind": "object", "syscall": "object", "resource": "object"})
+        rows = (
+            rows.groupby(_FINEST, dropna=False, as_index=False, observed=True)
+            .agg(_SUMS)
+            .astype({"kind": "object", "syscall": "object", "resource": "object"})
+        )
         for name in _MAIN:
             rows[name] = rows["total_ns"]
         for sums in (whole, waiting, *mains.values()):

@@ -8,7 +8,10 @@ import pandas as pd
 from pytrace_ebpf.analyze.waits.resources import labels, named
 from pytrace_ebpf.derive.added import Added
 
-WAIT_COLUMNS = ("func_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "resource_id", "waker_pid", "waker_tid", "holder_tid", "holder_func_id", "waker_func_id")  # fmt: skip
+WAIT_COLUMNS = (
+    "func_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "resource_id",
+    "waker_pid", "waker_tid", "holder_tid", "holder_func_id", "waker_func_id",
+)  # fmt: skip
 UNKNOWN, NOBODY = -1, -2
 
 Part: TypeAlias = dict[str, Any]

@@ -69,7 +69,7 @@ _OF_NAME = {
 }  # fmt: skip
 _ADDRESSES = {socket.AF_INET: 4, socket.AF_INET6: 16}  # bytes
 _MAPPED = "::ffff:"
-_OF_SOCKET = {socket.SOCK_STREAM: "tcp", socket.SOCK_DGRAM: "udp"}
+_OF_SOCKET = {int(socket.SOCK_STREAM): "tcp", int(socket.SOCK_DGRAM): "udp"}
 
 
 def settings(kernel: KernelTypes) -> dict[str, object]:
