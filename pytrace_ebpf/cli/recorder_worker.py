@@ -163,7 +163,7 @@ class Serving:
             if first.message["peer"][0]:  # root may have asked for what the process starts, too
                 capabilities.keep(capabilities.RECORDING)
             first.say({"begun": [[each.pid, each.source, each.warning] for each in begun], "said": session.status().said})
-            first.begin()
+            self._begin(first)
             session.run(self._stop, self._show)
             session.finish()
             self._sentences += session.status().said
@@ -198,7 +198,7 @@ class Serving:
             if part.error is not None or part.is_whole:
                 self._end(request, part.error)
             elif part.recording and not request.has_begun:
-                request.begin()
+                self._begin(request)
                 request.say({"begun": [], "said": [f"joined the recording of process {request.args.pid}, which goes on already"]})
             elif not part.wants_end and (self._is_hung_up or request.has_enough()):
                 part.wants_end = True
@@ -206,6 +206,10 @@ class Serving:
         if self._became_anothers():
             return True
         return all(request.part is not None and request.part.wants_end for request in self._requests)
+
+    def _begin(self, request: Request) -> None:
+        request.begin()
+        self._report(request, "begun")  # the time that it may last is counted from now on
 
     def _became_anothers(self) -> bool:
         """Whether the process is no longer what was asked for, or none that may be traced; with a sentence for the end."""
@@ -248,6 +252,8 @@ class Serving:
     def _show(self, status: "Status") -> None:
         self._sentences = [*self._sentences, *status.said][:_SAID]
         for request in self._requests:
+            if not request.has_begun:  # who asked waits to hear that first
+                continue
             request.say({"progress": self._figures_of(request)})
 
     def _figures_of(self, request: Request) -> dict[str, Any]:

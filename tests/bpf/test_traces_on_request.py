@@ -19,12 +19,12 @@ from tests.conftest import PATIENCE_S, without_rights
 from tests.daemon_api import PROGRAM, Client, Open, Program, Service, opened
 from tests.hostile import PYTHON, USER
 
-LONG = ("--duration", "50")
+LONG = ("--duration", "900")
 
 
 @pytest.fixture
 def daemon(public_path: Path) -> Iterator[Open]:
-    with opened(public_path, Permission(users=(str(USER),))) as found:
+    with opened(public_path, Permission(users=(str(USER),), longest_s=900)) as found:
         yield found
 
 
@@ -83,7 +83,7 @@ def test_who_asks_has_the_trace_and_whoever_asks_for_the_same_shares_its_probes(
     assert "by usdt" in first.begun()
     target.turn()
     (recorder,) = daemon.api.recordings()
-    second = trace(target.pid, "second", "--source", "usdt", "--duration", "40")
+    second = trace(target.pid, "second", "--source", "usdt", "--duration", "800")
     assert "joined the recording" in second.begun()
     target.turn()
     assert "trace in" in second.stop() and works(second) == 1000
