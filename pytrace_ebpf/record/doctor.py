@@ -8,6 +8,7 @@ from pytrace_ebpf import processors
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.patterns import Mains, fitting, nearest
 from pytrace_ebpf.printable import printable
+from pytrace_ebpf.record import kernel_lacks
 from pytrace_ebpf.record.cpython import encodable
 from pytrace_ebpf.record.kernel import abilities, host, library_probes, red_zone, uprobe_multi
 from pytrace_ebpf.record.kernel.host import Finding
@@ -28,13 +29,30 @@ __all__ = ["Finding", "exit_code", "findings"]
 
 def findings(pid: int | None = None, patterns: Sequence[tuple[str, str]] = ()) -> list[Finding]:
     """Findings about this host and, with `pid`, about that process, and about which of its functions `patterns`, each with its option, fit."""
-    return [*host.findings(), *_off_the_core(), *_libraries(), *_red_zone(), *(_about_process(pid, patterns) if pid is not None else ())]
+    return [
+        *host.findings(),
+        *_scheduling(),
+        *_off_the_core(),
+        *_libraries(),
+        *_red_zone(),
+        *(_about_process(pid, patterns) if pid is not None else ()),
+    ]
 
 
 def exit_code(found: list[Finding]) -> int:
     """0: tracing is possible; 4: not on this host; 3: not of this process."""
     troubled = {finding.about for finding in found if finding.ok == "problem"}
     return HostError.exit_code if "host" in troubled else TargetError.exit_code if troubled else 0
+
+
+def _scheduling() -> Iterator[Finding]:
+    if abilities.may_try():
+        with suppress(HostError):  # said already: without type information nothing is traced
+            lacks = kernel_lacks.lacks()
+            if not lacks:
+                yield Finding("scheduling", "ok", "the kernel has the tracepoints and fields that scheduling and samples are read by, as a try shows")
+            for each in lacks:
+                yield Finding(each.subject, "problem" if each.needed else "warning", f"{each.sentence}, as a try shows")
 
 
 def _off_the_core() -> Iterator[Finding]:

@@ -187,7 +187,7 @@ def test_root_traces_every_process_and_options_of_roots_are_refused_to_others(
     mounts = 'mount -t tmpfs none "$0" && "$@" && [ -f "$0/own/manifest.json" ]'  # where the daemon sees nothing of it
     client = trace(target.pid, "own", "--sample", "--duration", "1", root=True, within=("unshare", "-m", "sh", "-c", mounts, str(daemon.home)))
     assert client.ended()[0] == 0 and not client.trace.exists()
-    for option, said in ((("--ring-mib", "16"), "--ring-mib"), (("--retain", "10s"), "--retain"), (("--duration", "61"), "60 s at most")):
+    for option, said in ((("--ring-mib", "16"), "--ring-mib"), (("--retain", "10s"), "--retain"), (("--duration", "901"), "900 s at most")):
         code, sentence = trace(target.pid, "users", *option).ended()
         assert code == 2 and said in sentence
 
