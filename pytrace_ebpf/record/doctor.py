@@ -10,7 +10,7 @@ from pytrace_ebpf.patterns import Mains, fitting, nearest
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record import kernel_lacks
 from pytrace_ebpf.record.cpython import encodable
-from pytrace_ebpf.record.kernel import abilities, host, library_probes, red_zone, uprobe_multi
+from pytrace_ebpf.record.kernel import abilities, compile_ahead, host, library_probes, red_zone, uprobe_multi
 from pytrace_ebpf.record.kernel.host import Finding
 from pytrace_ebpf.record.native.mapped import layers_of, mapped_libraries
 from pytrace_ebpf.record.pattern_counts import fits, loaded
@@ -35,6 +35,7 @@ def findings(pid: int | None = None, patterns: Sequence[tuple[str, str]] = ()) -
         *_off_the_core(),
         *_libraries(),
         *_red_zone(),
+        *_compiled(),
         *(_about_process(pid, patterns) if pid is not None else ()),
     ]
 
@@ -86,6 +87,17 @@ def _red_zone() -> Iterator[Finding]:
             "probes of this kernel on five-byte nops overwrite what a leaf function keeps below its stack pointer (Linux 6.18, until that is fixed): those of "
             "CPython are one-byte nops and not concerned; other tools' USDT probes may be",
         )  # fmt: skip
+
+
+def _compiled() -> Iterator[Finding]:
+    if os.geteuid() or host.bcc() is None:  # what is kept is root's
+        return
+    if compile_ahead.all_kept():
+        yield Finding("compiled", "ok", "the eBPF programs are compiled for this kernel")
+    else:
+        yield Finding(
+            "compiled", "warning", "the eBPF programs are not all compiled for this kernel yet, which the first recording waits for", host.FIX
+        )
 
 
 def _about_process(pid: int, patterns: Sequence[tuple[str, str]]) -> Iterator[Finding]:

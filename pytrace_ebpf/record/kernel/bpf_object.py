@@ -45,18 +45,41 @@ class Compiled:
     programs: dict[str, bytes]
 
 
-def compiled(source: str) -> Compiled:
-    """A file of probes/ for this host. Raises HostError where the headers or bcc refuse, with the first line of what they said."""
+@dataclass(frozen=True)
+class Kernel:
+    """One to compile for: its release, the headers that it is to find by itself (None: where it has its modules), and those to compile with now."""
+
+    release: str
+    tree: Path | None
+    headers: Path | None
+
+
+def this_kernel() -> Kernel:
+    """The one that runs."""
+    return Kernel(platform.release(), host.header_tree(), host.header_tree())
+
+
+def compiled(source: str, kernel: Kernel | None = None) -> Compiled:
+    """A file of probes/ for this host, and this kernel where no other is given.
+
+    Raises HostError where the headers or bcc refuse, with the first line of what they said.
+    """
+    kernel = kernel or this_kernel()
     text = whole(probes_directory(), source)
-    key = _key(text)
+    key = _key(text, kernel)
     content = program_cache.load(key)
     if content is None:
-        content = _compile(source, text)
+        content = _compile(source, text, kernel)
         program_cache.keep(key, content)
     return _parsed(content)
 
 
-def _key(text: str) -> str:
+def is_kept(source: str, kernel: Kernel | None = None) -> bool:
+    """Whether compiled() has it already."""
+    return program_cache.load(_key(whole(probes_directory(), source), kernel or this_kernel())) is not None
+
+
+def _key(text: str, kernel: Kernel) -> str:
     """What the result depends on: the C, the code that describes it, bcc, and the kernel with its headers."""
     bcc = host.bcc()
     version = bcc.with_name("version.py") if bcc is not None else None
@@ -64,18 +87,17 @@ def _key(text: str) -> str:
         text,
         _CHILD.read_text(),
         version.read_text() if version is not None and version.exists() else "",
-        platform.release(),
+        kernel.release,
         platform.machine(),
-        str(host.header_tree()),
+        str(kernel.tree),
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _compile(source: str, text: str) -> bytes:
+def _compile(source: str, text: str, kernel: Kernel) -> bytes:
     environment = dict(os.environ)
-    tree = host.header_tree()
-    if tree is not None:
-        environment["BCC_KERNEL_SOURCE"] = str(tree)
+    if kernel.headers is not None:
+        environment["BCC_KERNEL_SOURCE"] = str(kernel.headers)
     words = [
         sys.executable,
         "-I",
