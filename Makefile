@@ -21,7 +21,7 @@ KERNELS ?= 6.1 6.12 here
 # How often each fault is tried.
 TRIES ?= 5
 
-.PHONY: help setup demo test test-matrix test-faults test-kernels mutants test-vm torch test-torch bench experiments check check-docs page format docs site install install-daemon wheels deb uninstall clean
+.PHONY: help setup demo test test-matrix test-faults test-kernels mutants test-vm torch test-torch bench experiments check check-docs page format docs site install install-daemon wheels deb release uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -108,6 +108,9 @@ wheels: setup ## build into dist/: the source, a wheel for Linux on x86-64, and 
 
 deb: wheels ## build into dist/: a Debian package for this host's release (DEB_PYTHON=3.11 for bookworm, 3.13 for trixie)
 	@scripts/deb/build.sh
+
+release: setup ## build and try what is published, as VERSION=1.2.3: source, wheels and .deb, each in a clean root; the tag is left to you (5 minutes)
+	@$(BIN)/python scripts/release.py $(VERSION)
 
 uninstall: ## take it away again
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" scripts/install.sh --remove
