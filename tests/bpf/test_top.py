@@ -152,7 +152,7 @@ class Terminal:
     @property
     def child(self) -> psutil.Process:
         """The process that records."""
-        return next(each for each in psutil.Process(self.process.pid).children() if "top_child" in " ".join(each.cmdline()))
+        return next(each for each in psutil.Process(self.process.pid).children() if "import live_view" in " ".join(each.cmdline()))
 
     def close(self) -> None:
         """Leave nothing behind."""

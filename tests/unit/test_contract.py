@@ -13,9 +13,9 @@ import pytest
 
 from pytrace_ebpf import processors
 from pytrace_ebpf.analyze.functions.named_layers import ORDER
-from pytrace_ebpf.cli import trigger
 from pytrace_ebpf.derive.calls import rows as call_rows
 from pytrace_ebpf.derive.scheduling import off_core
+from pytrace_ebpf.options import trigger
 from pytrace_ebpf.rebuild import decoding, engine, triggers
 from pytrace_ebpf.rebuild import library as rebuild
 from pytrace_ebpf.rebuild import states as rebuilt_states

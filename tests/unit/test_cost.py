@@ -52,7 +52,9 @@ class Tries:
             ns_per_left_call=0.0,
             leave_out=lambda _: self.follows,
         )
-        recording = cast(Recording, SimpleNamespace(processes=SimpleNamespace(living={}), source_of=lambda _: "agent", source_at_end=lambda _: "agent"))
+        recording = cast(
+            Recording, SimpleNamespace(processes=SimpleNamespace(living={}), source_of=lambda _: "agent", source_at_end=lambda _: "agent")
+        )
         self.cost = Cost(recording, cast(Sources, self.sources), 0.05)
 
     def passes(self, seconds: float, calls: dict[int, int], out: set[int]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytrace_ebpf.cli import main, recorder_worker
+from pytrace_ebpf.cli import main
 from pytrace_ebpf.cli.request import add_arguments
 from pytrace_ebpf.daemon.api import protocol
 from pytrace_ebpf.daemon.api.listener import Listener
@@ -20,6 +20,7 @@ from pytrace_ebpf.daemon.api.peer import Peer, Presence
 from pytrace_ebpf.daemon.api.permission import USERS_OPTIONS, Permission
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError, UsageError
 from pytrace_ebpf.record.rights import capabilities
+from pytrace_ebpf.workers import recorder as recorder_worker
 from tests.conftest import REPOSITORY
 from tests.daemon_api import Service
 

@@ -25,7 +25,14 @@ def lock(ns: int, waker: int = 1) -> dict[str, int]:
 
 
 def row(whole: int, on_cpu: int, queued: int, gil: int, blocked: int) -> dict[str, int]:
-    return {"func_id": 0, "self_ns": whole, "self_on_cpu_ns": on_cpu, "self_runq_wait_ns": queued, "self_gil_wait_ns": gil, "self_blocked_ns": blocked}
+    return {
+        "func_id": 0,
+        "self_ns": whole,
+        "self_on_cpu_ns": on_cpu,
+        "self_runq_wait_ns": queued,
+        "self_gil_wait_ns": gil,
+        "self_blocked_ns": blocked,
+    }
 
 
 def said(one: dict[str, int], all_ns: int = 100, **reasons: Any) -> str:
@@ -98,7 +105,10 @@ def test_what_it_waits_for(blocked: int, kind: str, syscall: str | None, func_id
 
 def test_who_has_the_cores_instead() -> None:
     queued = row(100, 50, 50, 0, 0)
-    assert said(queued, runq=[{"func_id": 1, "ns": 5}, {"func_id": 0, "ns": 5}]) == "`save` computes; half of its time it has no core: `report` has them."
+    assert (
+        said(queued, runq=[{"func_id": 1, "ns": 5}, {"func_id": 0, "ns": 5}])
+        == "`save` computes; half of its time it has no core: `report` has them."
+    )
     assert said(queued, runq=[{"func_id": 0, "ns": 5}]) == "`save` computes; half of its time it has no core: `save` on other threads has them."
     assert said(queued, runq=[{"func_id": NOBODY, "ns": 5}]) == "`save` computes; half of its time it has no core: other programs have them."
     shared = [{"func_id": 1, "ns": 49}, {"func_id": 0, "ns": 30}, {"func_id": 2, "ns": 21}]

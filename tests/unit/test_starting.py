@@ -43,7 +43,8 @@ def loaded(program: str) -> set[str]:
 @pytest.mark.parametrize("command", ["run", "attach"])
 def test_a_recording_begins_without_what_writes(command: str) -> None:
     modules = loaded(f"""
-from pytrace_ebpf.cli import main, recording
+from pytrace_ebpf.cli import main
+from pytrace_ebpf.options import recording
 main.parser([{command!r}])
 recording.prepare()
 import pytrace_ebpf.record.session, pytrace_ebpf.record.agent.calls, pytrace_ebpf.record.usdt.calls, pytrace_ebpf.record.scheduling.sched

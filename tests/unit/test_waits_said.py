@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pytrace_ebpf.cli import recorder_worker, request, top
+from pytrace_ebpf.cli import request, top
 from pytrace_ebpf.daemon.api import protocol
 from pytrace_ebpf.daemon.configuration import Configuration
 from pytrace_ebpf.daemon.daemon import Daemon
 from pytrace_ebpf.daemon.lock import Lock, Running
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record import waiting
+from pytrace_ebpf.workers import recorder as recorder_worker
 from tests.conftest import PATIENCE_S
 
 CLANG = "waiting for clang, which compiles samples.c"

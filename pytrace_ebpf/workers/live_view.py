@@ -1,4 +1,4 @@
-"""Records for the live view, in a process of its own: what is seen goes to it as pictures, and what it asks for is done."""
+"""The process that cli/top.py starts: it records for the live view, to which what is seen goes as pictures, and does what that asks for."""
 
 import json
 import os
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytrace_ebpf
-from pytrace_ebpf.cli import recording
 from pytrace_ebpf.errors import PytraceError, TargetError
+from pytrace_ebpf.options import recording
 from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.kernel import host
 from pytrace_ebpf.record.parsing.shape import decode
@@ -187,3 +187,8 @@ class Watching:
         for child in self._saving:
             with suppress(subprocess.TimeoutExpired):
                 child.wait(_PATIENCE_S)
+
+
+def main(connection: str) -> None:
+    """What is wanted comes by this descriptor, a socket."""
+    Watching(socket.socket(fileno=int(connection))).run()
