@@ -51,7 +51,7 @@ def readers_stopped(of: int) -> Iterator[Callable[[], None]]:
     def stop() -> None:
         for child in psutil.Process(of).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
-                if any(word.endswith(READER) for word in child.cmdline()):
+                if any(READER in word for word in child.cmdline()):
                     os.kill(child.pid, signal.SIGSTOP)
                     stopped.add(child.pid)
 
