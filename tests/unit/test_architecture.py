@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "options": {"view", "analyze", "trace", "record"},
     "runs": {"terminal", "options", "diff", "view", "trace", "record"},
     "cli": {"runs", "terminal", "options", "daemon", "diff", "experiment", "view", "analyze", "derive", "trace", "record"},
-    "workers": {"cli", "options", "daemon", "view", "analyze", "derive", "trace", "record"},
+    "workers": {"cli", "options", "daemon", "view", "analyze", "derive", "trace", "record", "processors"},
 }
 PRINT = ("cli", "runs", "terminal", "options", "workers")
 OF_A_MEMORY_MAP = "(?:mem|maps|smaps|smaps_rollup|numa_maps|pagemap|map_files|cmdline|environ)"  # of /proc/PID
