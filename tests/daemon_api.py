@@ -17,7 +17,7 @@ from pytrace_ebpf.daemon.api.permission import Permission
 from tests.conftest import PATIENCE_S, REPOSITORY, without_rights
 from tests.hostile import PYTHON, USER
 
-RECORDER = self_command.worker("recorder")
+RECORDER = self_command.worker("daemon_recorder")
 # Calls work() 1,000 times for each line that it reads.
 PROGRAM = """
 import sys

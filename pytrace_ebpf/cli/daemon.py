@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         os.environ.pop(name, None)
     from pytrace_ebpf.daemon.daemon import Daemon
 
-    daemon = Daemon(_loader(args.config), sys.argv, _say, self_command.worker("recorder"))
+    daemon = Daemon(_loader(args.config), sys.argv, _say, self_command.worker("daemon_recorder"))
     signal.signal(signal.SIGHUP, lambda *_: daemon.reload())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: daemon.stop())

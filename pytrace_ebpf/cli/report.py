@@ -15,7 +15,7 @@ import pandas as pd
 from pytrace_ebpf.analyze.functions import by_function as functions
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.options import option_rules, window
-from pytrace_ebpf.options.summed import has_answer
+from pytrace_ebpf.options.option_rules import has_answer
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.terminal.reading import answer, damage_reported, rights
 from pytrace_ebpf.terminal.screen import Screen, ascii_only, console, width_of

@@ -27,7 +27,7 @@ from pytrace_ebpf.runs import recorded
 from pytrace_ebpf.units import nanoseconds
 
 if TYPE_CHECKING:
-    from pytrace_ebpf.view.top.source import Ended
+    from pytrace_ebpf.view.top.feed import Ended
 
 NAME = "top"
 _LAST_S, _MOST_LAST_S = 10.0, 600.0
@@ -73,7 +73,7 @@ def _watch(connection: socket.socket) -> "Ended | None":
     from pytrace_ebpf.record.rights.privileges import give_up
     from pytrace_ebpf.terminal.screen import ascii_only
     from pytrace_ebpf.view.top.app import Top
-    from pytrace_ebpf.view.top.source import Connection, Ended, Said
+    from pytrace_ebpf.view.top.feed import Connection, Ended, Said
 
     source = Connection(connection)
     while isinstance(first := source.first(), Said) and first.sentence.startswith(waiting.SAYS):

@@ -27,7 +27,7 @@ from pytrace_ebpf.record.process import descriptors
 from pytrace_ebpf.record.rights import capabilities
 from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
 from pytrace_ebpf.units import plural
-from pytrace_ebpf.view.top.source import SAVED, Ended, News, Said, line_of
+from pytrace_ebpf.view.top.feed import SAVED, Ended, News, Said, line_of
 
 if TYPE_CHECKING:
     from pytrace_ebpf.record.live.sink import Closed
@@ -92,7 +92,7 @@ class Watching:
     def _record(self, wanted: dict[str, Any]) -> Ended:
         descriptors.allow_all()
         recording.prepare(SAMPLES_ALONE)
-        from pytrace_ebpf.analyze.live.window import Window
+        from pytrace_ebpf.analyze.live.live_window import Window
         from pytrace_ebpf.record.options import Options
         from pytrace_ebpf.record.session import Session
 

@@ -14,7 +14,7 @@ import pytest
 
 from pytrace_ebpf.daemon.api.permission import Permission
 from pytrace_ebpf.record import waiting
-from pytrace_ebpf.view.top.source import Said
+from pytrace_ebpf.view.top.feed import Said
 from tests.bpf.conftest import wait_until
 from tests.bpf.test_top import Watch, watch
 from tests.daemon_api import PROGRAM, RECORDER, Client, Program, opened
