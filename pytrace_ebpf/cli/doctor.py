@@ -17,12 +17,12 @@ from dataclasses import asdict
 from rich.table import Table
 from rich.text import Text
 
-from pytrace_ebpf.cli.screen import console
 from pytrace_ebpf.errors import HostError, UsageError
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record.doctor import Finding, exit_code, findings
 from pytrace_ebpf.record.kernel import compile_ahead
 from pytrace_ebpf.record.kernel.fixes import as_one_command, carry_out, plan
+from pytrace_ebpf.terminal.screen import console
 
 NAME = "doctor"
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}

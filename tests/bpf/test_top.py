@@ -19,9 +19,9 @@ import pytrace_ebpf
 from pytrace_ebpf.cli import top
 from pytrace_ebpf.record.rights import capabilities
 from pytrace_ebpf.trace.snapshot import TIMES, Snapshot
+from pytrace_ebpf.view.top.feed import SAVED, Connection, Ended, News, Said
 from pytrace_ebpf.view.top.picked import picked
 from pytrace_ebpf.view.top.selection import Choice
-from pytrace_ebpf.view.top.source import SAVED, Connection, Ended, News, Said
 from tests.bpf.conftest import COMMAND
 from tests.conftest import PATIENCE_S, Target
 
@@ -153,7 +153,7 @@ class Terminal:
     @property
     def child(self) -> psutil.Process:
         """The process that records."""
-        return next(each for each in psutil.Process(self.process.pid).children() if "top_child" in " ".join(each.cmdline()))
+        return next(each for each in psutil.Process(self.process.pid).children() if "import live_view" in " ".join(each.cmdline()))
 
     def close(self) -> None:
         """Leave nothing behind."""

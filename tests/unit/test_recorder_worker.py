@@ -6,7 +6,7 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
-from pytrace_ebpf.cli.recorder_worker import Request, Serving
+from pytrace_ebpf.workers.daemon_recorder import Request, Serving
 from pytrace_ebpf.daemon.api import protocol
 
 

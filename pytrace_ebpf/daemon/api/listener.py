@@ -32,7 +32,7 @@ class Listener:
     """A socket, from open() to close(). `permission` may be replaced meanwhile."""
 
     def __init__(self, path: Path, permission: Permission, service: Service, command: Sequence[str]) -> None:
-        """`command`: words that start a process that records (cli/recorder_worker.py)."""
+        """`command`: words that start a process that records (workers/daemon_recorder.py)."""
         self.permission = permission
         self._path, self._service = path, service
         self._recordings = Recordings(command)

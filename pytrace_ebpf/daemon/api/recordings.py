@@ -10,10 +10,8 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Literal
 
-import pytrace_ebpf
 from pytrace_ebpf.daemon.api import at_work
 from pytrace_ebpf.daemon.api.at_work import AtWork
 from pytrace_ebpf.errors import HostError
@@ -107,7 +105,7 @@ class _Recording:
             self._child = subprocess.Popen(
                 [*command, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd="/", start_new_session=True,
-                env={**environment, "PYTHONPATH": str(Path(pytrace_ebpf.__file__).parents[1])},
+                env=environment,
             )  # fmt: skip
         threading.Thread(target=self._listen, name="recording", daemon=True).start()
 

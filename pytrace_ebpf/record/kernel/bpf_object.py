@@ -1,6 +1,6 @@
 """A file of probes/, compiled: the maps and structs that it declares, and the instructions of its programs.
 
-A pure value. bcc and clang make it, in a process of their own (compile_child.py); what root compiled is kept (program_cache.py).
+A pure value. bcc and clang make it, in a process of their own (workers/compiling.py); what root compiled is kept (program_cache.py).
 """
 
 import base64
@@ -9,19 +9,20 @@ import json
 import os
 import platform
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import pytrace_ebpf
+from pytrace_ebpf import self_command
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.kernel import host, program_cache
 from pytrace_ebpf.record.kernel.probe_sources import probes_directory, whole
 
-_CHILD = Path(__file__).with_name("compile_child.py")
+_WORKER = Path(pytrace_ebpf.__file__).parent / "workers" / "compiling.py"
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def _key(text: str, kernel: Kernel) -> str:
     version = bcc.with_name("version.py") if bcc is not None else None
     parts = (
         text,
-        _CHILD.read_text(),
+        _WORKER.read_text(),
         version.read_text() if version is not None and version.exists() else "",
         kernel.release,
         platform.machine(),
@@ -98,13 +99,7 @@ def _compile(source: str, text: str, kernel: Kernel) -> bytes:
     environment = dict(os.environ)
     if kernel.headers is not None:
         environment["BCC_KERNEL_SOURCE"] = str(kernel.headers)
-    words = [
-        sys.executable,
-        "-I",
-        str(_CHILD),
-        str(Path(np.__file__).parents[1]),
-        *(str(bcc.parents[1]) for bcc in (host.bcc(),) if bcc is not None),
-    ]
+    words = self_command.worker("compiling", *(str(bcc.parents[1]) for bcc in (host.bcc(),) if bcc is not None))
     with waiting.on(f"clang, which compiles {source}"):  # for as long as that takes: a slow host is only slow
         done = subprocess.run(words, input=text.encode(), capture_output=True, env=environment)
     if done.returncode == 0:
@@ -126,7 +121,7 @@ def _parsed(content: bytes) -> Compiled:
 
 
 def _dtype(described: Any) -> np.dtype:
-    """compile_child.py's described(), backwards."""
+    """workers/compiling.py's described(), backwards."""
     if isinstance(described, str):
         return np.dtype(described)
     if isinstance(described, list):

@@ -1,5 +1,6 @@
-"""Instructions that were counted: in total, by function, and where CPython could not specialize them."""
+"""Lines and instructions where each one was recorded: with names, in total, by function, and where CPython could not specialize them."""
 
+import numpy as np
 import pandas as pd
 
 _FORM = ["opcode", "specialized", "state"]
@@ -40,6 +41,14 @@ def shares(table: pd.DataFrame) -> dict[str, int]:
     """Hits of all instructions, and of those that can be specialized by their state."""
     of = table.groupby("state")["hits"].sum()
     return {"hits": int(table["hits"].sum()), **{state: int(of.get(state, 0)) for state in _SPECIALIZABLE}}
+
+
+def exact_lines(lines: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:
+    """`lines` (schema.LINES) with qualname, file, first_line and module, function by function, there by line, those first that took most time themselves."""
+    named = functions[["func_id", "qualname", "file", "first_line", "module"]].merge(lines, on="func_id")
+    rank = named.groupby("func_id")["self_ns"].transform("sum")
+    order = np.lexsort((named["line"], named["func_id"], -rank))
+    return named.iloc[order].reset_index(drop=True)
 
 
 def _named(rows: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytrace_ebpf.cli import option_rules
 from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.options import option_rules
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record.flight.conditions import OF_CALLS
 from pytrace_ebpf.trace.sampled import SAMPLES_ALONE

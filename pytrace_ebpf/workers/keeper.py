@@ -22,12 +22,21 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from pytrace_ebpf.record.agent.leftovers import ARENA_PLACES, ARENAS, FAILURE, LOCK, PROGRAM_PLACES, open_directory, remove, sweep, take
+from pytrace_ebpf.record.agent.leftovers import (
+    ARENA_PLACES,
+    ARENAS,
+    FAILURE,
+    LOCK,
+    LONGEST,
+    MOST_AT_A_LOOK,
+    PROGRAM_PLACES,
+    open_directory,
+    remove,
+    sweep,
+    take,
+)
 from pytrace_ebpf.record.libc import libc
 from pytrace_ebpf.record.rights.folders import directory, is_in_memory
-
-MOST_AT_A_LOOK = 64  # arenas that wait to be taken or refused, and files that are no arena
-LONGEST = 1 << 17  # bytes of a message
 
 _DISKS = (0xEF53, 0x58465342, 0x9123683E)  # f_type of ext4, XFS and Btrfs, of statfs(2)
 _MOST_KNOWN = 1064  # names of arenas that are remembered

@@ -1,4 +1,4 @@
-"""Records for the live view, in a process of its own: what is seen goes to it as pictures, and what it asks for is done."""
+"""The process that cli/top.py starts: it records for the live view, to which what is seen goes as pictures, and does what that asks for."""
 
 import json
 import os
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytrace_ebpf
-from pytrace_ebpf.cli import recording
 from pytrace_ebpf.errors import PytraceError, TargetError
+from pytrace_ebpf.options import recording
 from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.kernel import host
 from pytrace_ebpf.record.parsing.shape import decode
@@ -27,7 +27,7 @@ from pytrace_ebpf.record.process import descriptors
 from pytrace_ebpf.record.rights import capabilities
 from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
 from pytrace_ebpf.units import plural
-from pytrace_ebpf.view.top.source import SAVED, Ended, News, Said, line_of
+from pytrace_ebpf.view.top.feed import SAVED, Ended, News, Said, line_of
 
 if TYPE_CHECKING:
     from pytrace_ebpf.record.live.sink import Closed
@@ -92,7 +92,7 @@ class Watching:
     def _record(self, wanted: dict[str, Any]) -> Ended:
         descriptors.allow_all()
         recording.prepare(SAMPLES_ALONE)
-        from pytrace_ebpf.analyze.live.window import Window
+        from pytrace_ebpf.analyze.live.live_window import Window
         from pytrace_ebpf.record.options import Options
         from pytrace_ebpf.record.session import Session
 
@@ -187,3 +187,8 @@ class Watching:
         for child in self._saving:
             with suppress(subprocess.TimeoutExpired):
                 child.wait(_PATIENCE_S)
+
+
+def main(connection: str) -> None:
+    """What is wanted comes by this descriptor, a socket."""
+    Watching(socket.socket(fileno=int(connection))).run()

@@ -1,6 +1,6 @@
-"""Compiles one file of probes/ with bcc, in a process of its own: C on stdin, what bpf_object.py reads on stdout.
+"""The process that compiles one file of probes/ with bcc: C on stdin, what record/kernel/bpf_object.py reads on stdout.
 
-Run as a script, and the only place that imports bcc. clang stays out of the tracer, which mostly finds its programs
+The only place that imports bcc. clang stays out of the tracer, which mostly finds its programs
 compiled already.
 """
 
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-# The tracer's packages' folder, where that is not this Python's own, and bcc's: last, so that what Python has itself comes first.
+# bcc's folder, last: what the tracer has comes first.
 sys.path += sys.argv[1:]
 
 import bcc
@@ -74,7 +74,7 @@ def instructions(program: bytes, places: Mapping[int, int]) -> str:
     return base64.b64encode(code).decode()
 
 
-def main() -> None:
+def main(*_folders: str) -> None:
     """Compile what stands on stdin."""
     output = os.dup(1)
     os.dup2(2, 1)  # whatever clang says
@@ -105,7 +105,3 @@ def main() -> None:
     programs = {name.decode(): instructions(compiled.dump_func(name), places) for name in names}
     with os.fdopen(output, "w") as file:
         json.dump({"maps": maps, "structs": structs, "programs": programs}, file)
-
-
-if __name__ == "__main__":
-    main()

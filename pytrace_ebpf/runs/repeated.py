@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from pytrace_ebpf import self_command
-from pytrace_ebpf.cli import stopping
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError
 from pytrace_ebpf.record.rights.user import as_caller
+from pytrace_ebpf.terminal import stopping
 from pytrace_ebpf.trace.files import whole
 
 _ERROR = "pytrace-ebpf: "

@@ -4,11 +4,12 @@ import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pytrace_ebpf.cli import progress, repeated, stopping
 from pytrace_ebpf.diff import verdict
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.record.output.directory import Output
 from pytrace_ebpf.record.rights.user import as_caller
+from pytrace_ebpf.runs import repeated
+from pytrace_ebpf.terminal import progress, stopping
 
 SIDES = ("before", "after")
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pytrace_ebpf.cli import report
 from pytrace_ebpf.cli.main import parser
-from pytrace_ebpf.cli.screen import Screen
 from pytrace_ebpf.errors import PytraceError
 from pytrace_ebpf.self_recording import SelfRecording
+from pytrace_ebpf.terminal.screen import Screen
 
 if TYPE_CHECKING:
     from pytrace_ebpf.trace.reader import Trace

@@ -1,4 +1,4 @@
-"""The process that records for those who asked the daemon: run by it as `recorder_worker.py SOCKET`, for one traced process and one user.
+"""The process that records for those who asked the daemon: started by it for one traced process and one user.
 
 It gives up what it does not need before it looks at anything, reads what was asked for, and looks at the process with no more rights than who
 asked has over it. Requests that ask for the same join the recording. It ends with the last of them, or when the daemon lets go.
@@ -17,12 +17,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytrace_ebpf.cli import main, option_rules, recording
+from pytrace_ebpf.cli import main as command_line
 from pytrace_ebpf.cli import request as of_request
 from pytrace_ebpf.daemon.api import protocol
 from pytrace_ebpf.daemon.api.peer import Presence, readable
 from pytrace_ebpf.daemon.api.recordings import MOST_MESSAGE
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError, UsageError
+from pytrace_ebpf.options import option_rules, recording
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.rights import capabilities, requester, user
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from pytrace_ebpf.record.process.pinned import Pinned
     from pytrace_ebpf.record.session import Session, Status
 
-COMMAND = (sys.executable, "-m", "pytrace_ebpf.cli.recorder_worker")
 _TOGETHER = 16  # requests that share a recording
 _ANSWER_S = 0.5
 _OWN = ("pid", "duration", "output", "quiet", "socket", "words", "run_command", "of_command")  # of a request: others may differ in these
@@ -59,7 +59,7 @@ class Request:
     def read(self) -> None:
         """Take in what is asked for. Raises UsageError."""
         try:
-            self.args = args = main.parser([of_request.NAME]).parse_args(main.renamed(self.message["words"]))
+            self.args = args = command_line.parser([of_request.NAME]).parse_args(command_line.renamed(self.message["words"]))
         except SystemExit:  # --help, --version
             raise UsageError("what is asked for is no trace") from None
         if getattr(args, "run_command", None) is not of_request.run or args.pid != self.message["pid"]:
@@ -310,12 +310,13 @@ def _become(message: dict[str, Any]) -> None:
         user.serve(user.Caller(uid, gid, tuple(groups), f"user {uid}, who asked"))
 
 
-if __name__ == "__main__":
+def main(connection: str) -> None:
+    """Serve requests that the daemon hands on by this descriptor, a socket."""
     for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):  # systemd sends it to all; the daemon lets go when it ends
         signal.signal(ignored, signal.SIG_IGN)
     capabilities.keep(capabilities.LOADING)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_EXPENDABLE)
-    with socket.socket(fileno=int(sys.argv[1])) as daemons:
+    with socket.socket(fileno=int(connection)) as daemons:
         os.set_inheritable(daemons.fileno(), False)
         Serving(daemons).run()

@@ -12,8 +12,8 @@ import argparse
 import difflib
 import re
 
-from pytrace_ebpf.cli import option_rules
 from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.options import option_rules
 from pytrace_ebpf.record.flight.conditions import SNAP, WORDS, Condition, Flight
 from pytrace_ebpf.units import nanoseconds
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from pytrace_ebpf.analyze.live.stacks import functions_of
+from pytrace_ebpf.analyze.live.live_stacks import functions_of
 from pytrace_ebpf.analyze.live.weights import Ints
 from pytrace_ebpf.analyze.samples.paths import NO_FRAMES
 from pytrace_ebpf.trace.snapshot import OUTSIDE, SELF_TIMES, TIMES

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytrace_ebpf import extras, units
-from pytrace_ebpf.cli import option_rules, trigger
 from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.options import option_rules, trigger
 from pytrace_ebpf.record.filters import REDACTED, Filters, Observed
 from pytrace_ebpf.record.flight.conditions import OF_SHARES
 from pytrace_ebpf.record.options import Keep, Options

@@ -1,4 +1,4 @@
-"""The process that parses what a target wrote: run by itself as `sandbox_child.py SOCKET MODULE PATH...`, PATH as in sys.path.
+"""The process that parses what a target wrote, which record/parsing/sandbox.py starts.
 
 It imports MODULE, gives up every right that it has, and then answers requests over the socket by the functions in
 MODULE.TASKS. An attacker who takes it over by a flaw in a parser has a process that can read the descriptors of
@@ -16,7 +16,6 @@ import resource
 import signal
 import socket
 import struct
-import sys
 import unicodedata  # noqa: F401 - the parser of Python needs it for names, and nothing can be imported later
 from contextlib import suppress
 
@@ -144,13 +143,13 @@ def _receive(connection: socket.socket) -> "tuple[str, object, list[int]] | None
     return name, given, descriptors
 
 
-if __name__ == "__main__":
+def main(connection: str, module: str) -> None:
+    """Answer what is asked over this descriptor, a socket, by the functions of that module."""
     end_with_the_tracer()
-    sys.path[:] = sys.argv[3:]
-    served = importlib.import_module(sys.argv[2]).TASKS
+    served = importlib.import_module(module).TASKS
     for codec in _CODECS:
         codecs.lookup(codec)
-    with socket.socket(fileno=int(sys.argv[1])) as asking:
+    with socket.socket(fileno=int(connection)) as asking:
         drop_rights()
         asking.sendall(b"\0")  # the time for an answer begins
         serve(asking, served)

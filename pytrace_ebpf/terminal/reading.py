@@ -9,8 +9,8 @@ from typing import TypeVar
 import pyarrow as pa
 
 import pytrace_ebpf
-from pytrace_ebpf.cli import progress
 from pytrace_ebpf.errors import DEBUG, DroppedError, HostError, PytraceError, TraceError
+from pytrace_ebpf.terminal import progress
 from pytrace_ebpf.trace.reader import Trace
 
 # What computing with rows raises that contradict each other: trace/limits.py knows each value, not what they mean together.

@@ -5,19 +5,17 @@ recording neither waits for it nor depends on it. Where memory runs short it is 
 """
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytrace_ebpf
+from pytrace_ebpf import self_command
 from pytrace_ebpf.record.rights.user import caller_ids
 
 if TYPE_CHECKING:
     from pytrace_ebpf.record.session import Session, Status
 
-_CHILD = Path(__file__).with_name("summing_child.py")
 _AFTER_S = 10.0  # what is recorded until then is summed within a second by the first report
 _PATIENCE_S = 1.0
 
@@ -42,12 +40,8 @@ def beside(session: "Session", drops: bool, show: Callable[["Status"], None]) ->
 
 
 def _start(directory: Path) -> "subprocess.Popen[bytes]":
-    path = [str(Path(pytrace_ebpf.__file__).parents[1]), *sys.path]
     rights: dict[str, Any] = caller_ids()
-    child = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(_CHILD), *path],
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={"OPENBLAS_NUM_THREADS": "1"}, cwd="/", **rights,
-    )  # fmt: skip
+    child = self_command.start_worker("summing_up", stdin=subprocess.PIPE, **rights)
     assert child.stdin
     child.stdin.write(bytes(directory.absolute()) + b"\n")
     child.stdin.flush()

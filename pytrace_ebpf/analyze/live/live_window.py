@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from pytrace_ebpf.analyze.live.states import LiveStates
-from pytrace_ebpf.analyze.live.sums import KEYS, Sums, sums
+from pytrace_ebpf.analyze.live.live_states import LiveStates
+from pytrace_ebpf.analyze.live.live_sums import KEYS, Sums, sums
 from pytrace_ebpf.analyze.live.weights import Weights
 from pytrace_ebpf.analyze.samples.paths import NATIVE
 from pytrace_ebpf.derive.scheduling import syscalls

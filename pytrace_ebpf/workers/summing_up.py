@@ -1,4 +1,4 @@
-"""The process that summing.py starts: run by itself as `summing_child.py PATH...`, PATH as in sys.path; a trace's directory comes by stdin.
+"""The process that runs/summing.py starts: it keeps up with the trace whose directory comes by stdin.
 
 It ends when its stdin is closed, which happens whichever way the recording ends.
 """
@@ -35,9 +35,13 @@ def wait(seconds: float) -> None:
 
 
 def main() -> None:
-    """Keep up with the trace. Raises Over."""
+    """Until the recording has ended."""
+    with suppress(Over):
+        _keep_up()
+
+
+def _keep_up() -> None:
     step_back()
-    sys.path[:] = sys.argv[1:]
     directory = Path(os.fsdecode(sys.stdin.buffer.readline().rstrip(b"\n")))
 
     import psutil
@@ -57,8 +61,3 @@ def main() -> None:
             trace.progress = lambda _what, _share: wait(0)
             keep_up(trace)
         wait(max(_LEAST_REST_S, _REST * (time.monotonic() - began)))
-
-
-if __name__ == "__main__":
-    with suppress(Over):
-        main()

@@ -2,12 +2,16 @@
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.record.flight.conditions import OF_CALLS, OF_SHARES
 from pytrace_ebpf.trace import stream
 from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
+
+if TYPE_CHECKING:
+    from pytrace_ebpf.trace.reader import Trace
 
 Applies = Mapping[str, Sequence[str]]  # an option -> the answers that it changes; an option that is not named changes all
 
@@ -19,6 +23,7 @@ REPORT: Applies = {
     "html": ("function", "request"),
     "compensate": ("function", "module", "operator", "blas"),
 }
+_OF_THREADS = ("thread", "core", "wait", "gil", "opcode", "request", "perfetto")  # --by and --to that a daemon's sums cannot answer
 EXPORT: Applies = {"value": ("folded", "pstats"), "min": ("folded", "callgrind")}
 
 
@@ -129,3 +134,14 @@ def also(parser: argparse.ArgumentParser, option: argparse.Action, *earlier: str
 def flag(name: str) -> str:
     """How an option is written."""
     return "the command" if name == "command" else stream.flag(name)
+
+
+def has_answer(trace: "Trace", asked: str) -> None:
+    """Raise UsageError where the trace has sums of samples, and `asked`, of --by or --to, is about single threads and moments."""
+    from pytrace_ebpf.analyze.samples.sampling import is_summed
+
+    if is_summed(trace) and asked in _OF_THREADS:
+        raise UsageError(
+            f"{asked} needs what each thread did and when, which a daemon's sums do not have; pytrace-ebpf attach --sample PID records it, "
+            "and the sums are reported by function, module, line or task."
+        )

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from pytrace_ebpf.record.native.library import Native
+from pytrace_ebpf.record.native.probed_library import Native
 from pytrace_ebpf.record.parsing.shape import decode, encode
 from pytrace_ebpf.record.process.pinned import Descriptor
 from pytrace_ebpf.record.process.target import identity
