@@ -12,7 +12,7 @@ failed=0
 for kernel in "$@"; do
     KERNEL=$kernel
     . scripts/vm/kernels.sh
-    if ! command -v "$EMULATOR" >/dev/null || [ "$(cat "$PLACE/made-from" 2>/dev/null)" != "$(cat pyproject.toml scripts/vm/build.sh | sha256sum)" ]; then
+    if ! command -v "$EMULATOR" >/dev/null || [ "$(cat "$PLACE/made-from" 2>/dev/null)" != "$({ python3 scripts/vm/requirements.py && cat scripts/vm/build.sh; } | sha256sum)" ]; then
         echo "kernel $kernel: left out, as there is no image of it; scripts/vm/build.sh $kernel builds one"
         continue
     fi

@@ -6,8 +6,8 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
-from pytrace_ebpf.workers.daemon_recorder import Request, Serving
 from pytrace_ebpf.daemon.api import protocol
+from pytrace_ebpf.workers.daemon_recorder import Request, Serving
 
 
 def request(number: int) -> tuple[Any, socket.socket]:
