@@ -21,10 +21,10 @@ KERNELS ?= 6.1 6.12 here
 # How often each fault is tried.
 TRIES ?= 5
 
-.PHONY: help setup demo test test-matrix test-faults test-kernels mutants test-vm torch test-torch bench experiments check check-docs page format docs site install install-daemon wheels deb uninstall clean
+.PHONY: help setup demo test test-matrix test-faults test-kernels test-kernels-short mutants test-vm torch test-torch bench experiments check check-docs page format docs site install install-daemon wheels deb release uninstall clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install what is missing: Debian packages, kernel headers, .venv
 	@scripts/setup.sh
@@ -52,6 +52,9 @@ test-faults: setup ## try each fault several times (TRIES=5), and write docs/fau
 
 test-kernels: setup ## run a part of the tests on each kernel, in emulated machines (KERNELS="6.1 6.12 6.1-arm64 6.12-arm64-16k here"; half an hour each), and write docs/kernels.md
 	@scripts/test-kernels.sh $(KERNELS)
+
+test-kernels-short: setup ## run a few of them on 6.1 and 6.12 within five minutes, where their images exist; CI does
+	@scripts/test-kernels-short.sh
 
 test-vm: setup ## run what can stop a machine in an emulated one, with a kernel of its own (KERNEL=6.1 or 6.12; builds its disk, once)
 	@scripts/vm/run.sh --kernel $(KERNEL) python -m pytest -q -p no:cacheprovider -m emulated $(ARGS) tests/hostile
@@ -108,6 +111,9 @@ wheels: setup ## build into dist/: the source, a wheel for Linux on x86-64, and 
 
 deb: wheels ## build into dist/: a Debian package for this host's release (DEB_PYTHON=3.11 for bookworm, 3.13 for trixie)
 	@scripts/deb/build.sh
+
+release: setup ## build and try what is published, as VERSION=1.2.3: source, wheels and .deb, each in a clean root; the tag is left to you (5 minutes)
+	@$(BIN)/python scripts/release.py $(VERSION)
 
 uninstall: ## take it away again
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" scripts/install.sh --remove

@@ -67,6 +67,6 @@ def recording(directory: str | PathLike[str], options: Sequence[str] = ()) -> Se
 
 def load_ipython_extension(shell: Any) -> None:
     """What IPython's %load_ext pytrace_ebpf does: there is %%pytrace then."""
-    from pytrace_ebpf.cli.notebook import load
+    from pytrace_ebpf.notebook import load
 
     load(shell)

@@ -77,7 +77,7 @@ SHOWN: dict[str, dict[str, str]] = {
 """By page and heading (a page's own beginning is ""; "*": any other section of the page)."""
 
 CONSTANTS: tuple[tuple[str, str, str, float], ...] = (
-    ("README.md", r"stacks, (\d+) times a second", "cli.recording.HZ", 1),
+    ("README.md", r"stacks, (\d+) times a second", "options.recording.HZ", 1),
     ("docs/notebook.md", r"sampled (\d+) times a second", "self_recording._SAMPLED", 1),
     ("docs/exports.md", r"more than (\d+) MB", "view.export.small.MOST", 1e6),
     ("docs/flight-recorder.md", r"up to (\d+) times; the first condition", "rebuild.triggers.MOST_CONDITIONS", 1),
@@ -86,9 +86,9 @@ CONSTANTS: tuple[tuple[str, str, str, float], ...] = (
     ("docs/security.md", r"(\d+) MiB \(of a disk under 5 GB: 5 %\)", "record.output.writer._LEAST_FREE", 2**20),
     ("docs/security.md", r"a look after (\d+) ms", "record.sampling.remote_sampler._MOST_NS", 1e6),
     ("docs/how-it-works.md", r"a block of at least (\d+) KiB", "trace.streams.native_memory._SAMPLE_BYTES", 1024),
-    ("docs/limits.md", r"The report warns above (\d+) %", "cli.recorded._MUCH", 0.01),
+    ("docs/limits.md", r"The report warns above (\d+) %", "runs.recorded._MUCH", 0.01),
     ("docs/limits.md", r"(\d+) MiB the agent stays out", "record.agent.allowance._LEAST_LEFT", 2**20),
-    ("docs/reading-a-report.md", r"Above (\d+) % the sentence is a warning", "cli.recorded._MUCH", 0.01),
+    ("docs/reading-a-report.md", r"Above (\d+) % the sentence is a warning", "runs.recorded._MUCH", 0.01),
     ("docs/reading-a-report.md", r"where that was (\d+) ms or more", "view.tasks._WORTH_SAYING_NS", 1e6),
     ("docs/reading-a-report.md", r"last hold was shorter than ([\d.]+) ms", "analyze.waits.gil.SHORT_HOLD_NS", 1e6),
     ("docs/diff.md", r"\*\*at most (\d+) % of comparisons", "diff.verdict.RATE", 0.01),

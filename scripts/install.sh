@@ -10,6 +10,7 @@ cd "$(dirname "$0")/.."
 bin=${DESTDIR:-}${PREFIX:=/usr/local}/bin
 lib=${DESTDIR:-}$PREFIX/lib/pytrace-ebpf
 share=${DESTDIR:-}$PREFIX/share
+hooks=("${DESTDIR:-}/etc/kernel/postinst.d/pytrace-ebpf" "${DESTDIR:-}/etc/kernel/header_postinst.d/pytrace-ebpf")
 in_share=(
     man/man1/pytrace-ebpf.1 bash-completion/completions/pytrace-ebpf
     zsh/site-functions/_pytrace-ebpf fish/vendor_completions.d/pytrace-ebpf.fish
@@ -20,6 +21,8 @@ as_owner() { # root where the prefix is not ours to write
     while [ ! -e "$existing" ]; do existing=$(dirname "$existing"); done
     if [ -w "$existing" ]; then "$@"; else sudo "$@"; fi
 }
+
+as_root() { if [ -n "${DESTDIR:-}" ] || [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 
 unit=${DESTDIR:-}$PREFIX/lib/systemd/system/pytrace-ebpf.service
 example=$share/doc/pytrace-ebpf/daemon.toml
@@ -35,6 +38,9 @@ fi
 
 if [ "${1:-}" = --remove ]; then
     as_owner rm -rf "$unit" "$(dirname "$example")" "$lib" "$bin/pytrace-ebpf" "${in_share[@]/#/$share/}"
+    for hook in "${hooks[@]}"; do
+        [ ! -e "$hook" ] || as_root rm -f "$hook"
+    done
     exit
 fi
 
@@ -50,5 +56,13 @@ as_owner rm -rf "$lib"
 as_owner cp -r $stage/lib "$lib"
 as_owner cp $stage/pytrace-ebpf "$bin/pytrace-ebpf"
 for file in "${in_share[@]}"; do as_owner install -D -m 644 "$stage/share/$file" "$share/$file"; done
+# A kernel that is installed later has the eBPF programs compiled for it by then.
+if [[ $PREFIX = /usr || $PREFIX = /usr/local ]] && [ -d "${DESTDIR:-}/etc/kernel/postinst.d" ]; then
+    sed "s|@PREFIX@|$PREFIX|" scripts/deb/kernel-hook >$stage/hook
+    for hook in "${hooks[@]}"; do as_root install -D -m 755 $stage/hook "$hook"; done
+fi
 rm -rf $stage
 echo "installed $bin/pytrace-ebpf"
+if [ -z "${DESTDIR:-}" ]; then # once for a kernel; where it cannot be done, the first recording does it
+    as_root "$bin/pytrace-ebpf" doctor --compile || true
+fi

@@ -3,8 +3,8 @@
     scripts/mutants.py [--count 200] [--seed 1] [--only REGEX] [--at-least 90]
 
 Works in a copy of the tree. universalmutator makes the changes; those that leave the code as it is, or that no compiler takes, are passed over. A mutant is
-killed when a test fails, or takes longer than --seconds. Tests that import the changed module run first, then those that reach it by one import more,
-and so on up to --far. Exit code 1 where fewer than --at-least percent are killed.
+killed when a test fails that passes without it, or when they take longer than --seconds. All tests run once first, to see which lines each one runs:
+of those that run the changed line the fastest are tried, MOST_S of them. Exit code 1 where fewer than --at-least percent are killed.
 """
 
 import argparse
@@ -22,11 +22,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from xml.etree import ElementTree
 
+from coverage import CoverageData
 from universalmutator import mutator
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "pytrace_ebpf"
+UNIT = "tests/unit"
+MOST_S = 240.0  # of tests that try one mutant
 PYTHON = [f"{PACKAGE}/**/*.py"]
 C = {f"{PACKAGE}/rebuild": f"{PACKAGE}.rebuild.engine", "probes/agent": "tests.unit.agent_pythons"}  # folder: the module by which tests meet it
 RULES = {".py": ["universal.rules", "python.rules"], ".c": ["universal.rules", "c_like.rules", "c.rules"]}
@@ -113,39 +117,136 @@ def imports(path: Path) -> frozenset[str]:
     return frozenset(name for name in found if name.startswith((PACKAGE, "tests.")))
 
 
-def tests_of(changed: str, far: int) -> list[list[str]]:
-    """Files of unit tests that reach a module, by how many imports that takes."""
+def importing(changed: str) -> set[str]:
+    """Files of unit tests that import a module or, where none does, another one that imports it, and so on."""
     files = {module(path): path for top in (PACKAGE, "tests") for found in ROOT.glob(f"{top}/**/*.py") if (path := found.relative_to(ROOT))}
-    reached, rings = {changed}, []
-    for _ in range(far):
+    reached, new = {changed}, {changed}
+    while new:
         new = {name for name, path in files.items() if name not in reached and imports(path) & reached}
-        rings.append(sorted(str(files[name]) for name in new if files[name].match("tests/unit/test_*.py")))
+        if found := {str(files[name]) for name in new if files[name].match("test_*.py") and files[name].is_relative_to(UNIT)}:
+            return found
         reached |= new
-    return [ring for ring in rings if ring]
+    return set()
 
 
-def survives(tree: Path, mutant: Mutant, far: int, seconds: int) -> bool | None:
-    """Whether no test notices it; None where it does not compile."""
-    target = tree / mutant.path
-    target.write_text(mutant.text)
+class Suite:
+    """The unit tests that pass: how long each takes, and which lines it runs, as one run of all of them showed."""
+
+    def __init__(self, tree: Path) -> None:
+        words = ["-n", "2", "--cov", PACKAGE, "--cov-context", "test", "--cov-report", "", "--junitxml", "tests.xml", UNIT]
+        pytest(tree, words, None)
+        self.seconds = {
+            f"{case.attrib['classname'].replace('.', '/')}.py::{case.attrib['name']}": float(case.attrib["time"])
+            for case in ElementTree.parse(tree / "tests.xml").iter("testcase")
+            if not {"failure", "error", "skipped"} & {each.tag for each in case}
+        }
+        self._data = CoverageData(str(tree / ".coverage"))
+        self._data.read()
+        self._tree = tree
+
+    def at(self, path: Path, lines: set[int] | None = None) -> set[str]:
+        """The tests that run any of these lines of a file; None: of its functions' lines."""
+        by_line = self._data.contexts_by_lineno(str(self._tree / path))
+        chosen = by_line.keys() if lines is None else by_line.keys() & lines
+        return {context.rsplit("|", 1)[0] for line in chosen for context in by_line[line]} & self.seconds.keys()
+
+    def of(self, mutant: Mutant) -> list[str]:
+        """Those that may notice it, the fastest first, MOST_S in all."""
+        found = self._of_c(mutant.path) if mutant.path.suffix == ".c" else self._of_python(mutant)
+        if not found:
+            files = importing(C[str(mutant.path.parent)] if mutant.path.suffix == ".c" else module(mutant.path))
+            found = {test for test in self.seconds if test.split("::")[0] in files}
+        chosen, whole_s = [], 0.0
+        for test in sorted(found, key=lambda test: self.seconds[test]):
+            whole_s += self.seconds[test]
+            if whole_s > MOST_S:
+                break
+            chosen.append(test)
+        return chosen
+
+    def _of_python(self, mutant: Mutant) -> set[str]:
+        text = (ROOT / mutant.path).read_text()
+        lines, names = statement(ast.parse(text), mutant.line)
+        if not names:
+            return self.at(mutant.path, lines)
+        pattern = re.compile(rf"\b(?:{'|'.join(names)})\b")  # what is made when the module is imported is met by who uses its name
+        users = {path: path.read_text() for path in ROOT.glob(f"{PACKAGE}/**/*.py") if names and pattern.search(path.read_text())}
+        found = set()
+        for path, text in users.items():
+            using = {number for number, line in enumerate(text.splitlines(), 1) if pattern.search(line)}
+            found |= self.at(path.relative_to(ROOT), using)
+        return found or self.at(mutant.path)
+
+    def _of_c(self, path: Path) -> set[str]:
+        """Those that run the Python which calls a function that the file offers, or its library's engine."""
+        offered = re.findall(r"^OFFERED [^(]*?rebuild_(\w+)\(", (ROOT / path).read_text(), re.MULTILINE)
+        calls = re.compile(rf"\.(?:{'|'.join(offered)})\(") if offered else None
+        met = [file for file in (ROOT / path).parent.glob("*.py") if calls and calls.search(file.read_text())] or [(ROOT / path).parent / "engine.py"]
+        return set().union(*(self.at(file.relative_to(ROOT)) for file in met)) if met[0].exists() else set()
+
+
+def statement(tree: ast.Module, line: int) -> tuple[set[int], set[str]]:
+    """The lines that run when the statement of `line` does, and the names that it gives where that is on import."""
+    at: ast.stmt | None = None
+    function = None
+    for node in ast.walk(tree):  # outer ones come first
+        if isinstance(node, ast.stmt) and min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", []))]) <= line <= (
+            node.end_lineno or 0
+        ):
+            at = node
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and line >= node.body[0].lineno:
+                function = node
+    if at is None:
+        return set(), set()
+    if isinstance(at, ast.FunctionDef | ast.AsyncFunctionDef):  # its head
+        return set(range(at.body[0].lineno, (at.end_lineno or 0) + 1)), set()
+    if function is None:
+        targets = at.targets if isinstance(at, ast.Assign) else [at.target] if isinstance(at, ast.AnnAssign) else []
+        return {line}, {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)} or {getattr(at, "name", "")} - {""}
+    body = getattr(at, "body", None)
+    last = body[0].lineno - 1 if isinstance(body, list) and body else at.end_lineno or line
+    return set(range(at.lineno, max(last, at.lineno) + 1)), set()
+
+
+def pytest(tree: Path, words: list[str], seconds: float | None) -> str | None:
+    """Run tests in the copy: the first that fails, "" where none does; None where they take longer."""
     environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--reruns", "0", *words]
     try:
-        name = module(mutant.path)
-        if mutant.path.suffix == ".c":
-            name = C[str(mutant.path.parent)]
-            if subprocess.run(["scripts/build-libraries.sh"], cwd=tree, capture_output=True).returncode:
+        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", done.stdout, re.MULTILINE)
+    return "" if done.returncode in (0, 5) else failed[1] if failed else "no test runs"
+
+
+def built(tree: Path, path: Path) -> bool:
+    """Whether what the file is part of is made anew, where it has to be."""
+    return path.suffix != ".c" or not subprocess.run(["scripts/build-libraries.sh"], cwd=tree, capture_output=True).returncode
+
+
+def killer(tree: Path, mutant: Mutant, suite: Suite, seconds: int) -> str | None:
+    """The test that notices it, "" where none does; None where it does not compile. A test that fails without it too is taken for none."""
+    target = tree / mutant.path
+    while True:
+        target.write_text(mutant.text)
+        try:
+            if not built(tree, mutant.path):
                 return None
-        for ring in tests_of(name, far):
-            words = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "2", "-p", "no:cacheprovider", "--reruns", "0", *ring]
-            try:
-                done = subprocess.run(words, cwd=tree, env=environment, capture_output=True, timeout=seconds)
-            except subprocess.TimeoutExpired:
-                return False
-            if done.returncode not in (0, 5):
-                return False
-        return True
-    finally:
-        shutil.copyfile(ROOT / mutant.path, target)
+            tests = suite.of(mutant)
+            (tree / "chosen").write_text("\n".join(tests))
+            at_once = sum(suite.seconds[test] for test in tests) < 10
+            found = pytest(tree, ["-x", "-n", "0" if at_once else "2", "@chosen"], seconds) if tests else ""
+        finally:
+            shutil.copyfile(ROOT / mutant.path, target)
+        if found is None:
+            return "takes too long"
+        if found not in suite.seconds:
+            return found
+        built(tree, mutant.path)
+        if pytest(tree, ["-n", "0", found], seconds) == "":
+            return found
+        del suite.seconds[found]
 
 
 def copied(tree: Path) -> Path:
@@ -163,20 +264,21 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", metavar="REGEX")
-    parser.add_argument("--far", type=int, default=2)
     parser.add_argument("--seconds", type=int, default=900)
     parser.add_argument("--at-least", type=float, default=90)
     args = parser.parse_args()
     killed = tried = 0
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = copied(Path(folder) / "tree")
+        suite = Suite(tree)
+        print(f"{len(suite.seconds)} tests pass.", flush=True)
         for mutant in chosen(args.only, args.seed):
-            survived = survives(tree, mutant, args.far, args.seconds)
-            if survived is None:
+            by = killer(tree, mutant, suite, args.seconds)
+            if by is None:
                 continue
-            tried, killed = tried + 1, killed + (not survived)
-            said = "SURVIVES" if survived else "killed"
-            print(f"{tried} {said}  {mutant.path}:{mutant.line}\n    - {mutant.before.strip()}\n    + {mutant.after.strip()}", flush=True)
+            tried, killed = tried + 1, killed + bool(by)
+            said = f"killed by {by}" if by else "SURVIVES"
+            print(f"{tried} {said}\n    {mutant.path}:{mutant.line}\n    - {mutant.before.strip()}\n    + {mutant.after.strip()}", flush=True)
             if tried == args.count:
                 break
     print(f"\n{killed} of {tried} mutants were killed ({killed / tried:.0%}; seed {args.seed}).")

@@ -14,7 +14,7 @@ from pathlib import Path
 from pytrace_ebpf.cli import top
 from pytrace_ebpf.trace.snapshot import Snapshot, decode, encode
 from pytrace_ebpf.view.top.app import Top
-from pytrace_ebpf.view.top.source import Connection, News
+from pytrace_ebpf.view.top.feed import Connection, News
 
 FONT = "'DejaVu Sans Mono', Menlo, Consolas, monospace"
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.agent import inject
+from pytrace_ebpf.record.agent.agent_library import Library
 from pytrace_ebpf.record.agent.arena import (
     ACTIVE,
     ALLOCATIONS,
@@ -31,7 +32,6 @@ from pytrace_ebpf.record.agent.arena import (
     VALUES,
 )
 from pytrace_ebpf.record.agent.leftovers import take
-from pytrace_ebpf.record.agent.library import Library
 from pytrace_ebpf.record.process.pinned import Descriptor
 from pytrace_ebpf.record.process.target import inspect
 from pytrace_ebpf.trace.schema import CallKind

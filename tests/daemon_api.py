@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytrace_ebpf.cli import recorder_worker
+from pytrace_ebpf import self_command
 from pytrace_ebpf.daemon.api.listener import Listener
 from pytrace_ebpf.daemon.api.permission import Permission
 from tests.conftest import PATIENCE_S, REPOSITORY, without_rights
 from tests.hostile import PYTHON, USER
 
+RECORDER = self_command.worker("daemon_recorder")
 # Calls work() 1,000 times for each line that it reads.
 PROGRAM = """
 import sys
@@ -66,7 +67,7 @@ class Open:
 
 
 @contextmanager
-def opened(folder: Path, permission: Permission, command: Sequence[str] = recorder_worker.COMMAND) -> Iterator[Open]:
+def opened(folder: Path, permission: Permission, command: Sequence[str] = RECORDER) -> Iterator[Open]:
     """An API with its socket in `folder`, which every user comes to."""
     home = folder / "home"
     home.mkdir()

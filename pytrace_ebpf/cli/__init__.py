@@ -1,1 +1,1 @@
-"""One file per command; only here is anything printed or exited."""
+"""One file per command, beside main.py, which finds them."""

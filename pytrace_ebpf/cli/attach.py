@@ -15,11 +15,13 @@ import signal
 import time
 from dataclasses import replace
 
-from pytrace_ebpf.cli import option_rules, recorded, recording, snapping, stopping, summing
 from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.options import option_rules, recording
 from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.process import descriptors
 from pytrace_ebpf.record.source_selection.cpu_baseline import note_baseline
+from pytrace_ebpf.runs import recorded, snapping, summing
+from pytrace_ebpf.terminal import stopping
 from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
 from pytrace_ebpf.units import nanoseconds
 

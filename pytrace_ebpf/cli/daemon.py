@@ -19,8 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytrace_ebpf.cli import recording
+from pytrace_ebpf import self_command
 from pytrace_ebpf.errors import HostError, UsageError
+from pytrace_ebpf.options import recording
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record.process import descriptors
 from pytrace_ebpf.record.rights import capabilities
@@ -61,10 +62,9 @@ def run(args: argparse.Namespace) -> int:
     recording.prepare(SAMPLES_ALONE)
     for name in _SUDO:  # what it finds is of all users: nobody's but root's, whoever started it
         os.environ.pop(name, None)
-    from pytrace_ebpf.cli import recorder_worker
     from pytrace_ebpf.daemon.daemon import Daemon
 
-    daemon = Daemon(_loader(args.config), sys.argv, _say, recorder_worker.COMMAND)
+    daemon = Daemon(_loader(args.config), sys.argv, _say, self_command.worker("daemon_recorder"))
     signal.signal(signal.SIGHUP, lambda *_: daemon.reload())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: daemon.stop())

@@ -20,8 +20,6 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from pytrace_ebpf.cli.reading import opened, rights
-from pytrace_ebpf.cli.screen import ascii_only, console, width_of
 from pytrace_ebpf.diff import page
 from pytrace_ebpf.diff import report as view
 from pytrace_ebpf.diff.causes import waited
@@ -33,6 +31,8 @@ from pytrace_ebpf.diff.verdict import LEAST_RUNS, RATE
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.experiment.compare import SORTS
 from pytrace_ebpf.printable import printable
+from pytrace_ebpf.terminal.reading import opened, rights
+from pytrace_ebpf.terminal.screen import ascii_only, console, width_of
 from pytrace_ebpf.trace.files import whole as whole_file
 from pytrace_ebpf.units import share_of
 from pytrace_ebpf.view.text import duration, percent
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     limit = None if args.fail_over is None else share_of("--fail-over", args.fail_over)
     share, rate = _SHARE if limit is None else limit, RATE
     if programs is not None:
-        from pytrace_ebpf.cli import until_sure
+        from pytrace_ebpf.runs import until_sure
 
         def is_sure(sides: tuple[Path, Path], chance: float) -> bool:
             nonlocal rate
@@ -136,7 +136,7 @@ def _check(args: argparse.Namespace) -> tuple[list[str], list[str]] | None:
                 f"diff compares two sides, and {len(args.traces)} {'was' if len(args.traces) == 1 else 'were'} named: pytrace-ebpf diff A B"
             )
         return None
-    from pytrace_ebpf.cli import until_sure
+    from pytrace_ebpf.runs import until_sure
 
     if args.single_run:
         raise UsageError("--single-run cannot go with --until-sure, which makes as many runs as it needs; leave one of them out.")

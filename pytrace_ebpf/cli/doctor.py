@@ -1,7 +1,8 @@
 """Say what works here, what does not, and how to fix it.
 
 With --fix, root fixes what can be fixed: bcc's Python bindings and kernel headers by the package manager of Debian, Ubuntu, Fedora, Arch or Alpine,
-tracefs by mounting it. It shows the commands and asks first; others than root get them as one command.
+tracefs by mounting it; then the eBPF programs are compiled, once for a kernel. It shows the commands and asks first; others than root get them as one
+command. With --compile, root has them compiled and nothing else, also for a kernel that is to be booted.
 With --pid, also what can be found out about that process: its Python, its probes, whether they are reliable, the cost.
 Exit code 0: tracing works; 4: not on this host; 3: not of that process.
 """
@@ -9,17 +10,19 @@ Exit code 0: tracing works; 4: not on this host; 3: not of that process.
 import argparse
 import json
 import os
+import platform
 import sys
 from dataclasses import asdict
 
 from rich.table import Table
 from rich.text import Text
 
-from pytrace_ebpf.cli.screen import console
 from pytrace_ebpf.errors import HostError, UsageError
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record.doctor import Finding, exit_code, findings
+from pytrace_ebpf.record.kernel import compile_ahead
 from pytrace_ebpf.record.kernel.fixes import as_one_command, carry_out, plan
+from pytrace_ebpf.terminal.screen import console
 
 NAME = "doctor"
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
@@ -33,6 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--include", action="append", default=[], metavar="PATTERN", help="with --pid: the same of --include and --exclude")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--fix", action="store_true", help="install what this host lacks, as root")
+    parser.add_argument(
+        "--compile",
+        nargs="?",
+        const="",
+        metavar="RELEASE",
+        help="as root: compile the eBPF programs for this kernel, or for that of a release (uname -r)",
+    )
     parser.add_argument("--yes", action="store_true", help="with --fix: do not ask first")
 
 
@@ -40,6 +50,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the findings; the exit code says whether tracing is possible."""
     if args.yes and not args.fix:
         raise UsageError("--yes has no effect without --fix; leave it out.")
+    if args.compile is not None:
+        return _compile(args.compile or platform.release())
     if args.fix:
         _fix(args.yes)
     patterns = [*(("--args", pattern) for pattern in args.args), *(("--include", pattern) for pattern in args.include)]
@@ -54,6 +66,16 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(map(printable, _lines(found))))
     return code
+
+
+def _compile(release: str) -> int:
+    """What is not compiled yet. Raises HostError for others than root, whose programs are not kept, and where there is nothing to compile with."""
+    if os.geteuid():
+        raise HostError("only root's programs are kept: sudo pytrace-ebpf doctor --compile")
+    if not compile_ahead.compile_all(release, _say):
+        return HostError.exit_code
+    _say(f"the eBPF programs are compiled for Linux {release}")
+    return 0
 
 
 def _fix(unasked: bool) -> None:

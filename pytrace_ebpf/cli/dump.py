@@ -14,11 +14,11 @@ import platform
 import sys
 from typing import Any
 
-from pytrace_ebpf.cli.screen import console, width_of
 from pytrace_ebpf.derive.scheduling import syscalls
 from pytrace_ebpf.record.dump.resources import Resources
 from pytrace_ebpf.record.dump.threads import Thread, Threads, look
 from pytrace_ebpf.record.process.target import Target, inspect
+from pytrace_ebpf.terminal.screen import console, width_of
 from pytrace_ebpf.trace.libraries import in_library
 from pytrace_ebpf.trace.schema import WAIT_KINDS
 from pytrace_ebpf.view.dump import dump

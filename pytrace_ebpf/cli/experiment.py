@@ -22,18 +22,20 @@ import pandas as pd
 
 import pytrace_ebpf
 from pytrace_ebpf import extras
-from pytrace_ebpf.cli import option_rules, progress, repeated, stopping
 from pytrace_ebpf.cli import run as run_command
-from pytrace_ebpf.cli.reading import damage_reported
-from pytrace_ebpf.cli.screen import ascii_only, console, width_of
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError, UsageError
 from pytrace_ebpf.experiment import compare
 from pytrace_ebpf.experiment import report as view
 from pytrace_ebpf.experiment.data import TRACES, Experiment, open_experiment
 from pytrace_ebpf.experiment.sentence import sentences
 from pytrace_ebpf.experiment.settings import Setting, settings
+from pytrace_ebpf.options import option_rules
 from pytrace_ebpf.record.output.directory import Output
 from pytrace_ebpf.record.rights.user import as_caller
+from pytrace_ebpf.runs import repeated
+from pytrace_ebpf.terminal import progress, stopping
+from pytrace_ebpf.terminal.reading import damage_reported
+from pytrace_ebpf.terminal.screen import ascii_only, console, width_of
 from pytrace_ebpf.view.text import duration
 
 NAME = "experiment"

@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pytrace_ebpf.analyze.samples.sampling import period_of
-from pytrace_ebpf.cli import option_rules, window
-from pytrace_ebpf.cli.reading import opened, rights
-from pytrace_ebpf.cli.summed import has_answer
 from pytrace_ebpf.derive.scheduling.trace_timeline import timelines
 from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.options import option_rules, window
+from pytrace_ebpf.options.option_rules import has_answer
 from pytrace_ebpf.printable import printable
+from pytrace_ebpf.terminal.reading import opened, rights
 from pytrace_ebpf.trace.files import whole
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.units import share_of
 from pytrace_ebpf.view.export import callgrind, chrome, firefox, folded, otlp, perfetto, pprof, pstats, small, speedscope
-from pytrace_ebpf.view.export.values import VALUES
+from pytrace_ebpf.view.export.parts import VALUES
 from pytrace_ebpf.view.text import size
 
 NAME = "export"

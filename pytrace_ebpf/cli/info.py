@@ -7,8 +7,8 @@ import argparse
 import json
 import sys
 
-from pytrace_ebpf.cli.reading import opened
-from pytrace_ebpf.cli.screen import console, width_of
+from pytrace_ebpf.terminal.reading import opened
+from pytrace_ebpf.terminal.screen import console, width_of
 from pytrace_ebpf.trace.manifest import open_directory
 from pytrace_ebpf.trace.verifying import Verified, verify
 from pytrace_ebpf.units import plural

@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 
 import pytrace_ebpf
 from pytrace_ebpf import extras
-from pytrace_ebpf.cli import streams
 from pytrace_ebpf.errors import DEBUG, HostError, OutputError, PytraceError, UsageError
 from pytrace_ebpf.printable import printable
+from pytrace_ebpf.terminal import standard_streams
 
 # The registry: one module of this package per command, with NAME, add_arguments(parser), run(args) -> exit code,
 # and a docstring that is its help.
@@ -91,13 +91,13 @@ def parser(chosen: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit codes are those of errors.py, 2 for usage, 130 for Ctrl-C, 141 for a closed pipe."""
     if argv is None:
-        streams.prepare()
+        standard_streams.prepare()
     try:
         code = _run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
         return code
     except OutputError as error:
-        streams.forget()
+        standard_streams.forget()
         return _said(error)
     except PytraceError as error:
         return _said(error)
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        streams.forget()
+        standard_streams.forget()
         return 141
     except (OSError, MemoryError, ImportError, RuntimeError) as error:
         if DEBUG in os.environ or (isinstance(error, RuntimeError) and _NO_THREAD not in str(error)):

@@ -13,12 +13,12 @@ from typing import Any
 import pandas as pd
 
 from pytrace_ebpf.analyze.functions import by_function as functions
-from pytrace_ebpf.cli import option_rules, window
-from pytrace_ebpf.cli.reading import answer, damage_reported, rights
-from pytrace_ebpf.cli.screen import Screen, ascii_only, console, width_of
-from pytrace_ebpf.cli.summed import has_answer
 from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.options import option_rules, window
+from pytrace_ebpf.options.option_rules import has_answer
 from pytrace_ebpf.printable import printable
+from pytrace_ebpf.terminal.reading import answer, damage_reported, rights
+from pytrace_ebpf.terminal.screen import Screen, ascii_only, console, width_of
 from pytrace_ebpf.trace.files import whole as whole_file
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view import summary

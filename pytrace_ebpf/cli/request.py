@@ -16,13 +16,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from pytrace_ebpf.cli import attach, option_rules, recorded, recording, stopping
+from pytrace_ebpf.cli import attach
 from pytrace_ebpf.daemon.api import protocol
 from pytrace_ebpf.daemon.api.peer import Peer
 from pytrace_ebpf.errors import HostError, TargetError, UsageError
+from pytrace_ebpf.options import option_rules, recording
 from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.output.directory import Output
 from pytrace_ebpf.record.rights.user import as_caller, caller
+from pytrace_ebpf.runs import recorded
+from pytrace_ebpf.terminal import stopping
 
 NAME = "request"
 _DURATION_S = 5.0

@@ -13,10 +13,12 @@ import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytrace_ebpf.cli import option_rules, recorded, recording, snapping, stopping, summing
 from pytrace_ebpf.errors import HostError, UsageError
+from pytrace_ebpf.options import option_rules, recording
 from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.rights.user import callers_environment, invoking_user
+from pytrace_ebpf.runs import recorded, snapping, summing
+from pytrace_ebpf.terminal import stopping
 
 if TYPE_CHECKING:
     from pytrace_ebpf.record.session import Session

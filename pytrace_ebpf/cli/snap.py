@@ -9,8 +9,8 @@ users, others their own. The trace has the seconds before, and goes on for what 
 
 import argparse
 
-from pytrace_ebpf.cli import snapping
 from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.runs import snapping
 
 NAME = "snap"
 

@@ -15,22 +15,21 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytrace_ebpf
-from pytrace_ebpf import extras
-from pytrace_ebpf.cli import attach, recorded, recording
+from pytrace_ebpf import extras, self_command
+from pytrace_ebpf.cli import attach
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError, UsageError
+from pytrace_ebpf.options import recording
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record import waiting
+from pytrace_ebpf.runs import recorded
 from pytrace_ebpf.units import nanoseconds
 
 if TYPE_CHECKING:
-    from pytrace_ebpf.view.top.source import Ended
+    from pytrace_ebpf.view.top.feed import Ended
 
 NAME = "top"
-_CHILD = Path(__file__).with_name("top_child.py")
 _LAST_S, _MOST_LAST_S = 10.0, 600.0
 _PATIENCE_S = 10.0  # for what is being recorded when the view is left
 _ERRORS: dict[int, type[PytraceError]] = {each.exit_code: each for each in (UsageError, TargetError, HostError)}
@@ -71,10 +70,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _watch(connection: socket.socket) -> "Ended | None":
     """Show what comes until the user leaves; the last that came, where that says that nothing more will. Raises PytraceError where nothing did."""
-    from pytrace_ebpf.cli.screen import ascii_only
     from pytrace_ebpf.record.rights.privileges import give_up
+    from pytrace_ebpf.terminal.screen import ascii_only
     from pytrace_ebpf.view.top.app import Top
-    from pytrace_ebpf.view.top.source import Connection, Ended, Said
+    from pytrace_ebpf.view.top.feed import Connection, Ended, Said
 
     source = Connection(connection)
     while isinstance(first := source.first(), Said) and first.sentence.startswith(waiting.SAYS):
@@ -96,13 +95,11 @@ def _error(ended: "Ended") -> PytraceError:
 def _start(wanted: dict[str, object]) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
     """The process that records, which has the privileges that this one gives up. It ends when the connection does, however that comes about."""
     ours, theirs = socket.socketpair()
-    path = [str(Path(pytrace_ebpf.__file__).parents[1]), *sys.path]
     with theirs:
-        child = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_CHILD), str(theirs.fileno()), *path],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()], start_new_session=True, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
-        )  # fmt: skip
+        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+        child = self_command.start_worker(
+            "live_view", str(theirs.fileno()), files=[theirs.fileno()], start_new_session=True, env=environment, cwd=None
+        )
     ours.sendall(json.dumps(wanted).encode() + b"\n")
     return ours, child
 

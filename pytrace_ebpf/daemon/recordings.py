@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pytrace_ebpf import self_command
+from pytrace_ebpf.daemon.api.at_work import AtWork, wait
+from pytrace_ebpf.daemon.api.recordings import ENDING_S
 from pytrace_ebpf.daemon.configuration import Configuration
 from pytrace_ebpf.daemon.retention import Clock, Retention
 from pytrace_ebpf.errors import HostError
@@ -20,7 +22,6 @@ from pytrace_ebpf.record.libc import libc
 DEFAULT_OPTIONS = ("--duration", "60s", "--max-size", "1GiB")
 _NAMES = re.compile(r"\d{8}-\d{6}-\d{1,7}(-\d{1,7})?", re.ASCII)  # when it began, the process, and of several traces which
 _PR_SET_PDEATHSIG = 1
-_END_S = 30.0  # that a recording may take to write its trace: as much as one that somebody asked for
 _TIDY_S = 60.0
 
 
@@ -127,13 +128,9 @@ class Recordings:
     def close(self) -> None:
         """End them, and wait for that."""
         self.end()
-        deadline = time.monotonic() + _END_S
-        for recording in self._running.values():
-            try:
-                recording.child.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                recording.child.kill()
-                recording.child.wait()
+        watched = [(recording.child, AtWork(recording.child.pid, ENDING_S)) for recording in self._running.values()]
+        for child, at_work in watched:
+            wait(child, at_work)
         self._settle()
         if self._kept is not None:
             self._kept.close()

@@ -8,8 +8,9 @@ from pytrace_ebpf import processors
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.patterns import Mains, fitting, nearest
 from pytrace_ebpf.printable import printable
+from pytrace_ebpf.record import kernel_lacks
 from pytrace_ebpf.record.cpython import encodable
-from pytrace_ebpf.record.kernel import abilities, host, library_probes, red_zone, uprobe_multi
+from pytrace_ebpf.record.kernel import abilities, compile_ahead, host, library_probes, red_zone, uprobe_multi
 from pytrace_ebpf.record.kernel.host import Finding
 from pytrace_ebpf.record.native.mapped import layers_of, mapped_libraries
 from pytrace_ebpf.record.pattern_counts import fits, loaded
@@ -28,13 +29,31 @@ __all__ = ["Finding", "exit_code", "findings"]
 
 def findings(pid: int | None = None, patterns: Sequence[tuple[str, str]] = ()) -> list[Finding]:
     """Findings about this host and, with `pid`, about that process, and about which of its functions `patterns`, each with its option, fit."""
-    return [*host.findings(), *_off_the_core(), *_libraries(), *_red_zone(), *(_about_process(pid, patterns) if pid is not None else ())]
+    return [
+        *host.findings(),
+        *_scheduling(),
+        *_off_the_core(),
+        *_libraries(),
+        *_red_zone(),
+        *_compiled(),
+        *(_about_process(pid, patterns) if pid is not None else ()),
+    ]
 
 
 def exit_code(found: list[Finding]) -> int:
     """0: tracing is possible; 4: not on this host; 3: not of this process."""
     troubled = {finding.about for finding in found if finding.ok == "problem"}
     return HostError.exit_code if "host" in troubled else TargetError.exit_code if troubled else 0
+
+
+def _scheduling() -> Iterator[Finding]:
+    if abilities.may_try():
+        with suppress(HostError):  # said already: without type information nothing is traced
+            lacks = kernel_lacks.lacks()
+            if not lacks:
+                yield Finding("scheduling", "ok", "the kernel has the tracepoints and fields that scheduling and samples are read by, as a try shows")
+            for each in lacks:
+                yield Finding(each.subject, "problem" if each.needed else "warning", f"{each.sentence}, as a try shows")
 
 
 def _off_the_core() -> Iterator[Finding]:
@@ -68,6 +87,17 @@ def _red_zone() -> Iterator[Finding]:
             "probes of this kernel on five-byte nops overwrite what a leaf function keeps below its stack pointer (Linux 6.18, until that is fixed): those of "
             "CPython are one-byte nops and not concerned; other tools' USDT probes may be",
         )  # fmt: skip
+
+
+def _compiled() -> Iterator[Finding]:
+    if os.geteuid() or host.bcc() is None:  # what is kept is root's
+        return
+    if compile_ahead.all_kept():
+        yield Finding("compiled", "ok", "the eBPF programs are compiled for this kernel")
+    else:
+        yield Finding(
+            "compiled", "warning", "the eBPF programs are not all compiled for this kernel yet, which the first recording waits for", host.FIX
+        )
 
 
 def _about_process(pid: int, patterns: Sequence[tuple[str, str]]) -> Iterator[Finding]:

@@ -1,6 +1,6 @@
 """The C library of this process, loaded once, for what the standard library does not offer; errors are in ctypes.get_errno().
 
-drop_privileges.py and sandbox_child.py load it themselves: they run alone, with Python's own library.
+rights/drop_privileges.py and workers/parsing.py load it themselves: they run alone, with Python's own library.
 """
 
 from ctypes import CDLL, c_int, c_long, c_size_t, c_void_p

@@ -6,7 +6,7 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.analyze.functions.exact_lines import exact_lines
+from pytrace_ebpf.analyze.functions.exact import exact_lines
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.source_lines import annotated, by_functions

@@ -8,7 +8,7 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.analyze.functions.exact_opcodes import by_function, exact_opcodes, generic, in_total, shares
+from pytrace_ebpf.analyze.functions.exact import by_function, exact_opcodes, generic, in_total, shares
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import text

@@ -25,9 +25,9 @@ import starting
 
 from pytrace_ebpf.errors import PytraceError
 from pytrace_ebpf.record.agent import arena
+from pytrace_ebpf.record.agent.agent_library import Library, agent_library
 from pytrace_ebpf.record.agent.directory import AgentDirectory
 from pytrace_ebpf.record.agent.inject import Injection, begin
-from pytrace_ebpf.record.agent.library import Library, agent_library
 from pytrace_ebpf.record.process.pinned import Descriptor
 from pytrace_ebpf.record.process.target import inspect
 from tests.unit.live_pythons import interpreters

@@ -23,9 +23,9 @@ import numpy as np
 
 import pytrace_ebpf
 from pytrace_ebpf.record.agent import arena
+from pytrace_ebpf.record.agent.agent_library import TSC, Clock, Library, agent_library, best_clock
 from pytrace_ebpf.record.agent.arena import Arena, Mapping
 from pytrace_ebpf.record.agent.directory import AgentDirectory
-from pytrace_ebpf.record.agent.library import TSC, Clock, Library, agent_library, best_clock
 from pytrace_ebpf.record.output import tables, writer
 from pytrace_ebpf.record.output.events_part import write_events
 from pytrace_ebpf.record.output.ready import keep_freed_memory

@@ -24,7 +24,7 @@ from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.process.target import inspect
 from pytrace_ebpf.record.sampling import samples
 from pytrace_ebpf.record.sampling.clocks import Clocks, Returns
-from pytrace_ebpf.record.sampling.source import NAME
+from pytrace_ebpf.record.sampling.sampling_source import NAME
 from pytrace_ebpf.record.scheduling.sched import Lives
 from pytrace_ebpf.record.source import Recording
 

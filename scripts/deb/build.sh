@@ -41,6 +41,12 @@ install -d "$stage/usr/lib/systemd/system"
 sed 's|@PREFIX@|/usr|' scripts/daemon/pytrace-ebpf.service >"$stage/usr/lib/systemd/system/pytrace-ebpf.service"
 sed 's/^\([^#]\)/# \1/' scripts/daemon/daemon.toml >"$stage/etc/pytrace-ebpf/daemon.toml" # the defaults hold until somebody edits it
 echo /etc/pytrace-ebpf/daemon.toml >"$stage/DEBIAN/conffiles"
+for when in postinst.d header_postinst.d; do
+    install -d "$stage/etc/kernel/$when"
+    sed 's|@PREFIX@|/usr|' scripts/deb/kernel-hook >"$stage/etc/kernel/$when/pytrace-ebpf"
+    chmod 755 "$stage/etc/kernel/$when/pytrace-ebpf"
+    echo "/etc/kernel/$when/pytrace-ebpf" >>"$stage/DEBIAN/conffiles"
+done
 
 gzip -9nc CHANGELOG.md >"$doc/changelog.gz"
 gzip -9nc >"$doc/changelog.Debian.gz" <<END

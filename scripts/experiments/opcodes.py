@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from recording import WORKLOADS, Report, directory, machine, record, say
 
-from pytrace_ebpf.analyze.functions.exact_opcodes import by_function, exact_opcodes
+from pytrace_ebpf.analyze.functions.exact import by_function, exact_opcodes
 from pytrace_ebpf.analyze.samples.by_opcode import by_opcode
 from pytrace_ebpf.record.filters import Filters
 from pytrace_ebpf.trace.opcodes import specializable

@@ -31,7 +31,7 @@ case $KERNEL in
     *) say "no kernel $KERNEL is known here: 6.1, 6.12, 6.1-arm64, 6.12-arm64, 6.12-arm64-16k"; exit 2 ;;
 esac
 
-made_from() { cat pyproject.toml scripts/vm/build.sh; }
+made_from() { python3 scripts/vm/requirements.py && cat scripts/vm/build.sh; }
 
 # So that a chroot can start what is for another processor: the kernel has QEMU do it.
 emulate() {

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pytrace_ebpf.record.agent.inject import ptrace
-from pytrace_ebpf.record.agent.inject.library import loader
+from pytrace_ebpf.record.agent.inject.mapped_library import loader
 from pytrace_ebpf.record.agent.inject.pending_call import make_pending
 from pytrace_ebpf.record.agent.inject.remote_call import NoRoom
 from pytrace_ebpf.record.process.target import inspect

@@ -48,26 +48,31 @@ def stolen_ns() -> int:
     return int(Path("/proc/stat").read_text().split()[8]) * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
 
 
-def at_one_time(pid: int) -> tuple[dict[int, int], int]:
-    """On-CPU time of each thread, and the time at which it was that: read again where this process was held up between the two."""
-    while True:
+def at_one_time(pid: int) -> tuple[dict[int, int], int, int]:
+    """On-CPU time of each thread, the time at which it was that, and how long it took to read: the quickest of some tries, as this process can be held up."""
+    tries = []
+    for _ in range(50):
         start = time.monotonic_ns()
         found = on_cpu_ns(pid)
         end = time.monotonic_ns()
+        tries.append((end - start, (start + end) // 2, found))
         if end - start < 1_000_000:
-            return found, (start + end) // 2
+            break
+    span, when, found = min(tries, key=lambda each: each[0])
+    return found, when, span
 
 
 def test_on_cpu_time_is_the_kernels_own(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     process = target("busy", python=python)
     recorder = attach(process.pid, "--source", "usdt")  # the agent has a thread of its own
     stolen = stolen_ns()
-    before, before_ns = at_one_time(process.pid)
+    before, before_ns, before_span = at_one_time(process.pid)
     wait_until(lambda: all(spent > before[tid] + 2e8 for tid, spent in on_cpu_ns(process.pid).items()))
-    after, after_ns = at_one_time(process.pid)
+    after, after_ns, after_span = at_one_time(process.pid)
     stolen = stolen_ns() - stolen
     trace = pytrace_ebpf.open(recorder.stop())
     process.kill()
+    held_up = before_span + after_span
     timeline = split.timeline(trace.sched(), trace.processes(), trace.manifest["end_ns"])
     running = timeline[timeline["state"] == "on_cpu"]
     overlap = np.minimum(running["end_ns"], after_ns) - np.maximum(running["start_ns"], before_ns)
@@ -79,7 +84,7 @@ def test_on_cpu_time_is_the_kernels_own(python: Python, target: Callable[..., Ta
         kernel = total - before[tid]
         assert kernel > 1e8
         # The kernel's own figure is as old as the core's last tick, and without what the hypervisor took while the thread was on it.
-        assert -TICKS_NS - unknown.get(tid, 0) <= ours[tid] - kernel <= TICKS_NS + stolen, tid
+        assert -TICKS_NS - held_up - unknown.get(tid, 0) <= ours[tid] - kernel <= TICKS_NS + held_up + stolen, tid
 
 
 def test_sleeping_is_blocked(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:

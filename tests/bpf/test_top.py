@@ -19,9 +19,9 @@ import pytrace_ebpf
 from pytrace_ebpf.cli import top
 from pytrace_ebpf.record.rights import capabilities
 from pytrace_ebpf.trace.snapshot import TIMES, Snapshot
+from pytrace_ebpf.view.top.feed import SAVED, Connection, Ended, News, Said
 from pytrace_ebpf.view.top.picked import picked
 from pytrace_ebpf.view.top.selection import Choice
-from pytrace_ebpf.view.top.source import SAVED, Connection, Ended, News, Said
 from tests.bpf.conftest import COMMAND
 from tests.conftest import PATIENCE_S, Target
 
@@ -55,8 +55,9 @@ def pictures(news: Iterator[News]) -> Iterator[Snapshot]:
 def test_shares_are_those_of_a_program_of_which_they_are_known_until_it_ends(target: Callable[..., Target], watch: Watch) -> None:
     process = target("watched")
     _, child, news = watch(process.pid)
-    # Once the window is full, which needs no time of its own: pictures come as segments are closed.
-    snapshot = next(each for each in pictures(news) if each.facts.seconds_ns >= 3 * 10**9)
+    # Once the window is full, and without the beginning, when not all threads were watched yet: pictures come as segments are closed.
+    began = next(pictures(news)).facts.end_ns
+    snapshot = next(each for each in pictures(news) if each.facts.seconds_ns >= 3 * 10**9 and each.facts.end_ns - each.facts.seconds_ns >= began)
     whole = snapshot.facts.seconds_ns
     threads = {row["name"]: row for row in snapshot.threads}
     assert {"MainThread", "alone", "asleep", "first", "second"} <= threads.keys()
@@ -152,7 +153,7 @@ class Terminal:
     @property
     def child(self) -> psutil.Process:
         """The process that records."""
-        return next(each for each in psutil.Process(self.process.pid).children() if "top_child" in " ".join(each.cmdline()))
+        return next(each for each in psutil.Process(self.process.pid).children() if "import live_view" in " ".join(each.cmdline()))
 
     def close(self) -> None:
         """Leave nothing behind."""

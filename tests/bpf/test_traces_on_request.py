@@ -19,12 +19,12 @@ from tests.conftest import PATIENCE_S, without_rights
 from tests.daemon_api import PROGRAM, Client, Open, Program, Service, opened
 from tests.hostile import PYTHON, USER
 
-LONG = ("--duration", "50")
+LONG = ("--duration", "900")
 
 
 @pytest.fixture
 def daemon(public_path: Path) -> Iterator[Open]:
-    with opened(public_path, Permission(users=(str(USER),))) as found:
+    with opened(public_path, Permission(users=(str(USER),), longest_s=900)) as found:
         yield found
 
 
@@ -83,7 +83,7 @@ def test_who_asks_has_the_trace_and_whoever_asks_for_the_same_shares_its_probes(
     assert "by usdt" in first.begun()
     target.turn()
     (recorder,) = daemon.api.recordings()
-    second = trace(target.pid, "second", "--source", "usdt", "--duration", "40")
+    second = trace(target.pid, "second", "--source", "usdt", "--duration", "800")
     assert "joined the recording" in second.begun()
     target.turn()
     assert "trace in" in second.stop() and works(second) == 1000
@@ -187,7 +187,7 @@ def test_root_traces_every_process_and_options_of_roots_are_refused_to_others(
     mounts = 'mount -t tmpfs none "$0" && "$@" && [ -f "$0/own/manifest.json" ]'  # where the daemon sees nothing of it
     client = trace(target.pid, "own", "--sample", "--duration", "1", root=True, within=("unshare", "-m", "sh", "-c", mounts, str(daemon.home)))
     assert client.ended()[0] == 0 and not client.trace.exists()
-    for option, said in ((("--ring-mib", "16"), "--ring-mib"), (("--retain", "10s"), "--retain"), (("--duration", "61"), "60 s at most")):
+    for option, said in ((("--ring-mib", "16"), "--ring-mib"), (("--retain", "10s"), "--retain"), (("--duration", "901"), "900 s at most")):
         code, sentence = trace(target.pid, "users", *option).ended()
         assert code == 2 and said in sentence
 

@@ -55,7 +55,7 @@ def test_of_samples(verified: dict[str, int]) -> None:
 @pytest.mark.bpf
 @pytest.mark.parametrize("args", [(), ("*.f*",)], ids=["calls", "args"])
 def test_of_probes(args: tuple[str, ...], target: Callable[..., Target], verified: dict[str, int]) -> None:
-    traced = inspect(target("sleeper").pid)
+    traced = inspect(target("sleeper", "--wait").pid)
     assert traced.layout is not None
     planned = plan(traced.binary, traced.layout)
     probes = UsdtProbes(planned, 64, args=args)

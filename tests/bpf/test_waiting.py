@@ -12,20 +12,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytrace_ebpf.cli import recorder_worker
 from pytrace_ebpf.daemon.api.permission import Permission
 from pytrace_ebpf.record import waiting
-from pytrace_ebpf.view.top.source import Said
+from pytrace_ebpf.view.top.feed import Said
 from tests.bpf.conftest import wait_until
 from tests.bpf.test_top import Watch, watch
-from tests.daemon_api import PROGRAM, Client, Program, opened
+from tests.daemon_api import PROGRAM, RECORDER, Client, Program, opened
 from tests.daemons import Daemon
 from tests.hostile import PYTHON, USER
 
 __all__ = ["watch"]  # fixture
 pytestmark = [pytest.mark.bpf, pytest.mark.skipif(os.geteuid() != 0, reason="the daemon is root here")]
 
-READER = "sandbox_child.py"
+READER = "import parsing"
 WAITS = f"{waiting.SAYS}the process without rights that reads what programs wrote"
 WORD = "waits_for_its_reader"
 # What execs what serves a request, after it was held up for longer than is waited silently.
@@ -52,7 +51,7 @@ def readers_stopped(of: int) -> Iterator[Callable[[], None]]:
     def stop() -> None:
         for child in psutil.Process(of).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
-                if any(word.endswith(READER) for word in child.cmdline()):
+                if any(READER in word for word in child.cmdline()):
                     os.kill(child.pid, signal.SIGSTOP)
                     stopped.add(child.pid)
 
@@ -98,7 +97,7 @@ def test_top_says_it_while_it_shows_the_others(tmp_path: Path, watch: Watch) -> 
 
 
 def test_trace_says_it(public_path: Path) -> None:
-    slowly = [sys.executable, "-c", LATE, *recorder_worker.COMMAND]
+    slowly = [sys.executable, "-c", LATE, *RECORDER]
     with opened(public_path, Permission(users=(str(USER),)), slowly) as where:
         program = Program()
         try:

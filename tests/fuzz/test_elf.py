@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.cpython.layout import is_free_threaded, layout_for
 from pytrace_ebpf.record.native.libraries import find_blas
-from pytrace_ebpf.record.native.library import symbol_offsets
+from pytrace_ebpf.record.native.probed_library import symbol_offsets
 from pytrace_ebpf.record.parsing import elf
 from pytrace_ebpf.record.parsing.shape import decode, encode
 from pytrace_ebpf.record.usdt.probes import plan

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytrace_ebpf.record.agent.library import agent_library
+from pytrace_ebpf.record.agent.agent_library import agent_library
 from pytrace_ebpf.trace.schema import TABLES, CallKind, SchedKind
 from tests.golden.replay import REPLAYS, plain
 

@@ -6,18 +6,19 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from pytrace_ebpf import self_command
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.agent import keeper_client
 from pytrace_ebpf.record.agent.directory import AgentDirectory
-from pytrace_ebpf.record.agent.keeper import _is_answered_for
 from pytrace_ebpf.record.process.pinned import Pinned
 from pytrace_ebpf.record.rights.folders import is_in_memory
+from pytrace_ebpf.workers.keeper import _is_answered_for
 from tests.bpf.conftest import COMMAND
 from tests.conftest import PATIENCE_S
 from tests.hostile.test_agent import NOBODY, PYTHON
@@ -186,10 +187,16 @@ class Steps:
         self.listener.listen()
         self.at: Callable[[int], None] = lambda number: None
         self.count = 0
-        main = SAYS.format(name=name) + keeper_client._MAIN.replace("; ", "\n").replace(
-            "keeper.main(", "become = keeper._become\nkeeper._become = lambda rights: (become(rights), begin())\nkeeper.main("
-        )
-        monkeypatch.setattr(keeper_client, "_MAIN", main)
+        real = self_command._work
+
+        def observed(worker: str, path: Sequence[str]) -> str:
+            if worker != "keeper":
+                return real(worker, path)
+            return SAYS.format(name=name) + real(worker, path).replace("; ", "\n").replace(
+                "keeper.main(", "become = keeper._become\nkeeper._become = lambda rights: (become(rights), begin())\nkeeper.main("
+            )
+
+        monkeypatch.setattr(self_command, "_work", observed)
         threading.Thread(target=self.serve, daemon=True).start()
 
     def serve(self) -> None:

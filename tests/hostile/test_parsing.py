@@ -388,7 +388,7 @@ def _has_ended(pid: int) -> bool:
 def _child_that_parses(pid: int) -> int:
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         with contextlib.suppress(OSError):
-            if b"sandbox_child.py" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"import parsing" in Path(f"/proc/{child}/cmdline").read_bytes():
                 return int(child)
     return 0
 

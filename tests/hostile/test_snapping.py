@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pytrace_ebpf.cli import main, snapping
+from pytrace_ebpf.cli import main
+from pytrace_ebpf.runs import snapping
 from tests.conftest import PATIENCE_S, without_rights
 from tests.hostile import USER, as_user, needs_root
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytrace_ebpf.record.filters import REDACTED
-from pytrace_ebpf.record.output.observed import observed_table
+from pytrace_ebpf.record.output.observed_rows import observed_table
 from pytrace_ebpf.trace.schema import OBSERVED
 from tests.agent_arena import ACTIVE, QUIET, Arena, Session
 from tests.conftest import PATIENCE_S

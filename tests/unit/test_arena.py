@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pytrace_ebpf.record.agent.agent_library import Library, agent_library
 from pytrace_ebpf.record.agent.arena import CALLS, CHUNK_TABLE, CHUNKS_START, FREE, FULL, MAGIC, WRITING, Arena
-from pytrace_ebpf.record.agent.library import Library, agent_library
 from pytrace_ebpf.record.process.pinned import Descriptor
 from tests.unit.agent_pythons import built
 

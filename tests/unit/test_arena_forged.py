@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytrace_ebpf.record.agent import arena
+from pytrace_ebpf.record.agent.agent_library import MONOTONIC, Clock, Library, agent_library
 from pytrace_ebpf.record.agent.arena import (
     ALLOCATIONS,
     CALLS,
@@ -32,11 +33,10 @@ from pytrace_ebpf.record.agent.arena import (
     Damaged,
     NotYet,
 )
-from pytrace_ebpf.record.agent.library import MONOTONIC, Clock, Library, agent_library
 from pytrace_ebpf.record.agent.traced import Traced, lookups
 from pytrace_ebpf.record.cpython.functions import Functions
 from pytrace_ebpf.record.cpython.qualnames import unknown
-from pytrace_ebpf.record.output.observed import ARRAY, KINDS, SIZED, observed_table
+from pytrace_ebpf.record.output.observed_rows import ARRAY, KINDS, SIZED, observed_table
 from pytrace_ebpf.record.process.pinned import Descriptor
 from pytrace_ebpf.record.process.readings import Readings
 from pytrace_ebpf.trace.schema import OBSERVED, TABLES

@@ -11,9 +11,10 @@ from typing import BinaryIO
 import pytest
 
 from pytrace_ebpf import __version__
-from pytrace_ebpf.cli import export, main, option_rules, recording
+from pytrace_ebpf.cli import export, main
 from pytrace_ebpf.cli.export import FORMATS
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError
+from pytrace_ebpf.options import option_rules, recording
 from pytrace_ebpf.record.filters import REDACTED, Observed
 from pytrace_ebpf.view.by import BY
 from tests.unit.synthetic import sample

@@ -10,7 +10,7 @@ import pytest
 from pytrace_ebpf import native_library
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.rebuild import library
-from pytrace_ebpf.record.agent.library import agent_library
+from pytrace_ebpf.record.agent.agent_library import agent_library
 from pytrace_ebpf.record.kernel.probe_sources import probes_directory
 
 FILES = {library.FILE: "decode.c", agent_library(): "arena.h", probes_directory() / "remote_sampler/remote_sampler.so": "states.c"}

@@ -13,21 +13,21 @@ import pytest
 
 from pytrace_ebpf import processors
 from pytrace_ebpf.analyze.functions.named_layers import ORDER
-from pytrace_ebpf.cli import trigger
 from pytrace_ebpf.derive.calls import rows as call_rows
 from pytrace_ebpf.derive.scheduling import off_core
+from pytrace_ebpf.options import trigger
 from pytrace_ebpf.rebuild import decoding, engine, triggers
 from pytrace_ebpf.rebuild import library as rebuild
 from pytrace_ebpf.rebuild import states as rebuilt_states
+from pytrace_ebpf.record.agent import agent_library as agent
 from pytrace_ebpf.record.agent import arena
-from pytrace_ebpf.record.agent import library as agent
 from pytrace_ebpf.record.cost.budget import MOST_OUT
 from pytrace_ebpf.record.cpython import frames, lines, objects, parking
 from pytrace_ebpf.record.cpython.gil import HolderPath
 from pytrace_ebpf.record.kernel.probe_sources import probes_directory
 from pytrace_ebpf.record.native import blocks, code, layers, signature, tensors
 from pytrace_ebpf.record.native.parsers import FINDERS
-from pytrace_ebpf.record.output import observed
+from pytrace_ebpf.record.output import observed_rows
 from pytrace_ebpf.record.process import ending
 from pytrace_ebpf.record.sampling import native as native_code
 from pytrace_ebpf.record.sampling import stacks, stays
@@ -285,10 +285,10 @@ def test_the_agents_arena() -> None:
 def test_the_agents_values() -> None:
     c = numbers(PROBES / "agent" / "agent.h")
     kinds = ("OTHER", "NONE", "BOOL", "INT", "NEGATIVE", "FLOAT", "TEXT", "BYTES", "SIZED", "ARRAY", "TENSOR")
-    assert [c[f"VALUE_{name}"] for name in kinds] == [getattr(observed, name) for name in kinds] and c["VALUE_KINDS"] == observed.KINDS
+    assert [c[f"VALUE_{name}"] for name in kinds] == [getattr(observed_rows, name) for name in kinds] and c["VALUE_KINDS"] == observed_rows.KINDS
     assert [c[f"VALUE_{name.upper()}"] for name in WHATS] == list(range(c["VALUE_WHATS"]))
     assert [c[f"VALUE_{name.upper()}"] for name in VALUE_STATUSES] == list(range(c["VALUE_STATUSES"]))
-    assert [getattr(observed, name.upper()) for name in VALUE_STATUSES] == list(range(len(VALUE_STATUSES)))
+    assert [getattr(observed_rows, name.upper()) for name in VALUE_STATUSES] == list(range(len(VALUE_STATUSES)))
     assert 4 * c["VALUE_DATA"] == decoding._TEXT_ROOM and re.search(r"#define TEXT_ROOM \(4 \* VALUE_DATA\)", text(REBUILD / "values.c"))
 
 

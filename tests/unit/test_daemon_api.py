@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytrace_ebpf.cli import main, recorder_worker
+from pytrace_ebpf.cli import main
 from pytrace_ebpf.cli.request import add_arguments
 from pytrace_ebpf.daemon.api import protocol
 from pytrace_ebpf.daemon.api.listener import Listener
@@ -20,6 +20,7 @@ from pytrace_ebpf.daemon.api.peer import Peer, Presence
 from pytrace_ebpf.daemon.api.permission import USERS_OPTIONS, Permission
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError, UsageError
 from pytrace_ebpf.record.rights import capabilities
+from pytrace_ebpf.workers import daemon_recorder
 from tests.conftest import REPOSITORY
 from tests.daemon_api import Service
 
@@ -157,12 +158,12 @@ def test_each_option_is_users_or_roots() -> None:
     assert options == set(USERS_OPTIONS) | ROOTS_OPTIONS | WITHOUT_EFFECT | NOT_OF_REQUEST
 
 
-def request(*words: str, user: bool = True) -> recorder_worker.Request:
+def request(*words: str, user: bool = True) -> daemon_recorder.Request:
     limits = {"longest_s": 60.0, "options": USERS_OPTIONS} if user else {}
     connection, other = socket.socketpair()
     other.close()
     message = {"id": 1, "pid": 7, "words": ["request", "--pid", "7", *words], **limits}
-    return recorder_worker.Request(message, [connection.detach(), os.open("/", os.O_PATH)])
+    return daemon_recorder.Request(message, [connection.detach(), os.open("/", os.O_PATH)])
 
 
 @pytest.mark.parametrize("words", [("--ring-mib", "64"), ("--retain", "10s"), ("--duration", "61"), ("--trigger", "snap"), ("--redact", "x")])

@@ -139,7 +139,7 @@ def test_root_compiles_no_headers_from_a_home(monkeypatch: pytest.MonkeyPatch, t
 @pytest.mark.parametrize("found", [[GOOD, WARNING], [HOST], [TARGET]])
 def test_json(found: list[Finding], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(command, "findings", lambda pid, patterns: found)
-    code = command.run(argparse.Namespace(pid=None, json=True, fix=False, yes=False, args=[], include=[]))
+    code = command.run(argparse.Namespace(pid=None, json=True, fix=False, yes=False, compile=None, args=[], include=[]))
     said = json.loads(capsys.readouterr().out)
     assert said["can_trace"] == (code == 0)
     assert [finding.pop("mend") for finding in said["findings"]] == [each.fix for each in found]  # what `fix` was called
@@ -148,7 +148,7 @@ def test_json(found: list[Finding], monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 def test_plain_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(command, "findings", lambda pid, patterns: [GOOD, HOST])
-    assert command.run(argparse.Namespace(pid=None, json=False, fix=False, yes=False, args=[], include=[])) == 4
+    assert command.run(argparse.Namespace(pid=None, json=False, fix=False, yes=False, compile=None, args=[], include=[])) == 4
     assert capsys.readouterr().out == "ok       a: it is fine\nproblem  c: it is missing\n         to fix it: mount it\n"
 
 

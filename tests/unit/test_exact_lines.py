@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.cli import option_rules, recording
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.options import option_rules, recording
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CallKind
 from pytrace_ebpf.trace.states import SPLIT

@@ -15,7 +15,7 @@ from rich.cells import cell_len
 
 import pytrace_ebpf
 from pytrace_ebpf.cli import experiment as command
-from pytrace_ebpf.cli import main, repeated
+from pytrace_ebpf.cli import main
 from pytrace_ebpf.errors import TargetError, TraceError, UsageError
 from pytrace_ebpf.experiment import compare
 from pytrace_ebpf.experiment import settings as of_settings
@@ -23,6 +23,7 @@ from pytrace_ebpf.experiment.data import DATASET, SCHEMA, Experiment, open_exper
 from pytrace_ebpf.experiment.paths import PARTS
 from pytrace_ebpf.experiment.sentence import sentences
 from pytrace_ebpf.experiment.settings import THREAD_VARIABLES, Setting, core_list, settings
+from pytrace_ebpf.runs import repeated
 from pytrace_ebpf.view.grid import Listing
 from tests.unit.synthetic import Row, Script, write_trace
 

@@ -22,9 +22,9 @@ from pytrace_ebpf.rebuild import written
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import TREE
-from pytrace_ebpf.view.export import callgrind, chrome, folded, perfetto, protobuf, small, speedscope, values
-from pytrace_ebpf.view.export import paths as export_paths
-from pytrace_ebpf.view.export.paths import NO_CONTEXT, merged, paths, paths_in
+from pytrace_ebpf.view.export import call_paths as export_paths
+from pytrace_ebpf.view.export import callgrind, chrome, folded, parts, perfetto, protobuf, small, speedscope
+from pytrace_ebpf.view.export.call_paths import NO_CONTEXT, merged, paths, paths_in
 from tests.unit.callrows import Call, frame, random_calls
 from tests.unit.synthetic import SAMPLE_FUNCTIONS, Script, convoy, sample, write_trace
 from tests.unit.trees import grow
@@ -326,7 +326,7 @@ def test_what_lies_deeper_than_is_shown_stands_by_its_function(trace: Trace, mon
     assert cut == whole and any(NO_CONTEXT in path for path in cut)
 
 
-@pytest.mark.parametrize("value", values.VALUES)
+@pytest.mark.parametrize("value", parts.VALUES)
 def test_folded_sums_the_self_time_of_every_stack(trace: Trace, value: str) -> None:
     out = io.BytesIO()
     folded.write(trace, value, out)

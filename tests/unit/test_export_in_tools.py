@@ -20,7 +20,7 @@ import pytrace_ebpf
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.derive.scheduling.split import timeline
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.view.export.paths import paths
+from pytrace_ebpf.view.export.call_paths import paths
 from tests import browser
 from tests.browser import Browser
 from tests.conftest import PATIENCE_S, REPOSITORY

@@ -153,7 +153,7 @@ def test_the_first_step_that_fails_ends_it_unless_it_may() -> None:
 
 
 def fix(yes: bool = False, json: bool = False) -> int:
-    return command.run(argparse.Namespace(pid=None, json=json, fix=True, yes=yes, args=[], include=[]))
+    return command.run(argparse.Namespace(pid=None, json=json, fix=True, yes=yes, compile=None, args=[], include=[]))
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ def test_others_than_root_get_one_command(lacking: list[str], monkeypatch: pytes
 
 def test_yes_alone_is_refused() -> None:
     with pytest.raises(UsageError, match="--yes has no effect without --fix"):
-        command.run(argparse.Namespace(pid=None, json=False, fix=False, yes=True))
+        command.run(argparse.Namespace(pid=None, json=False, fix=False, yes=True, compile=None))
 
 
 def test_bcc_of_the_distribution_serves_a_python_that_does_not_see_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from rich.console import Console
 from synthetic import sample, table_of
 
 import pytrace_ebpf
-from pytrace_ebpf.cli import trigger
 from pytrace_ebpf.errors import TraceError
+from pytrace_ebpf.options import trigger
 from pytrace_ebpf.record.flight.conditions import Condition, Flight
 from pytrace_ebpf.record.flight.held import Held, Segment
 from pytrace_ebpf.record.flight.watch import Watch

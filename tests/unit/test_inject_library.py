@@ -6,7 +6,7 @@ from typing import NoReturn
 import pytest
 
 from pytrace_ebpf.errors import TargetError
-from pytrace_ebpf.record.agent.inject.library import loader
+from pytrace_ebpf.record.agent.inject.mapped_library import loader
 from pytrace_ebpf.record.process.memory import MemoryFault
 from pytrace_ebpf.record.process.target import Target, inspect
 

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pytrace_ebpf.analyze.live import states
-from pytrace_ebpf.analyze.live.window import Window
+from pytrace_ebpf.analyze.live import live_states
+from pytrace_ebpf.analyze.live.live_window import Window
 from pytrace_ebpf.trace.schema import SchedKind
 from pytrace_ebpf.trace.snapshot import OUTSIDE, TIMES, Snapshot, decode, encode
 from tests.unit.synthetic import FUTEX, GIL, NANOSLEEP, Row, table_of
@@ -199,8 +199,8 @@ def test_the_gil_of_a_program_that_begins_is_learned() -> None:
 
 
 def test_threads_that_ended_are_forgotten_and_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(states, "_MOST_GONE", 10)
-    live = states.LiveStates("x86_64")
+    monkeypatch.setattr(live_states, "_MOST_GONE", 10)
+    live = live_states.LiveStates("x86_64")
     for number in range(50):
         tid, at = 100 + number, number * 1000
         rows = [sched(at, 7, SchedKind.SNAPSHOT), sched(at, tid, SchedKind.SNAPSHOT), sched(at + 400, tid, SchedKind.EXIT)]

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import pytrace_ebpf
-from pytrace_ebpf.cli.reading import answer
 from pytrace_ebpf.errors import DroppedError, TraceError
 from pytrace_ebpf.record.options import Keep
 from pytrace_ebpf.record.output import merging, retention
 from pytrace_ebpf.record.output.journal import Journal
 from pytrace_ebpf.record.output.writer import Writer
+from pytrace_ebpf.terminal.reading import answer
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import MANIFEST, SEGMENTS, CallKind
 from tests.sums_hold import assert_calls_nest, assert_sums_hold

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pytrace_ebpf.record.native import code, libraries, operators
-from pytrace_ebpf.record.native.library import Found, Gemm, locate, throws
 from pytrace_ebpf.record.native.mapped import layers_of
+from pytrace_ebpf.record.native.probed_library import Found, Gemm, locate, throws
 from pytrace_ebpf.record.native.signature import How, TensorArgument
 from pytrace_ebpf.record.parsing.elf import Functions, Segment
 

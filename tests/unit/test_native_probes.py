@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from pytrace_ebpf.cli import recording
 from pytrace_ebpf.cli import run as run_command
 from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.options import recording
 from pytrace_ebpf.record import doctor
 from pytrace_ebpf.record.kernel import abilities, uprobe_multi
 from pytrace_ebpf.record.kernel.uprobe_multi import Uprobe

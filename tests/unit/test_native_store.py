@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytrace_ebpf.record.native import store
-from pytrace_ebpf.record.native.library import Gemm, Native
+from pytrace_ebpf.record.native import findings
+from pytrace_ebpf.record.native.probed_library import Gemm, Native
 from pytrace_ebpf.record.native.signature import How, TensorArgument
 from pytrace_ebpf.record.process.pinned import Descriptor
 
@@ -40,12 +40,12 @@ class Library:
 
     def natives(self, key: str = "blas") -> Sequence[Native]:
         file = Descriptor(os.open(self.path, os.O_RDONLY))
-        return store.natives("/new/lib.so", store.signed(file, key), self.find)
+        return findings.natives("/new/lib.so", findings.signed(file, key), self.find)
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(store, "_OF_ROOT", tmp_path / "cache" / "pytrace-ebpf" / "native")
+    monkeypatch.setattr(findings, "_OF_ROOT", tmp_path / "cache" / "pytrace-ebpf" / "native")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "pytrace-ebpf" / "native"
 
@@ -90,7 +90,7 @@ def test_what_is_broken_is_found_again(library: Library, cache: Path, text: str)
 
 def test_without_a_place_to_keep_it(library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr(store, "_OF_ROOT", tmp_path / "file" / "native")
+    monkeypatch.setattr(findings, "_OF_ROOT", tmp_path / "file" / "native")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert [each.qualname for each in library.natives()] == ["aten::cat", "sgemm_"]
     assert [each.qualname for each in library.natives()] == ["aten::cat", "sgemm_"]
@@ -104,7 +104,7 @@ def test_what_is_gone_is_an_error_that_says_so(library: Library) -> None:
 
 
 def test_the_oldest_are_forgotten(library: Library, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_KEPT", 2)
+    monkeypatch.setattr(findings, "_KEPT", 2)
     for age, key in enumerate(("first", "second", "third")):
         before = set(cache.iterdir()) if cache.exists() else set()
         library.natives(key)

@@ -7,7 +7,7 @@ from pytrace_ebpf.patterns import Mains
 from pytrace_ebpf.rebuild import decoding
 from pytrace_ebpf.record.agent.values import _checked
 from pytrace_ebpf.record.filters import Observed
-from pytrace_ebpf.record.output.observed import observed_table
+from pytrace_ebpf.record.output.observed_rows import observed_table
 from pytrace_ebpf.record.usdt.objects import DECIDED, NOT_OBSERVED, OBJECT_NAME, SECRET_RESULT, Objects
 from pytrace_ebpf.trace.schema import OBSERVED
 

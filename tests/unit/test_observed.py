@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pytrace_ebpf.record.agent.arena import VALUES, Damaged, Piece
 from pytrace_ebpf.record.agent.values import MOST_THREADS, Values
-from pytrace_ebpf.record.output import observed
-from pytrace_ebpf.record.output.observed import ARRAY, BOOL, BYTES, FLOAT, INT, KINDS, NEGATIVE, NONE, SIZED, TENSOR, TEXT, observed_table
+from pytrace_ebpf.record.output import observed_rows
+from pytrace_ebpf.record.output.observed_rows import ARRAY, BOOL, BYTES, FLOAT, INT, KINDS, NEGATIVE, NONE, SIZED, TENSOR, TEXT, observed_table
 from pytrace_ebpf.trace.observed import VALUE_STATUSES, WHATS
 from pytrace_ebpf.trace.schema import OBSERVED
 from tests.agent_arena import LAYOUT
@@ -46,7 +46,7 @@ def slowly(row: Any) -> tuple[str | None, list[int] | None, str | None]:
     if VALUE_STATUSES[row["status"]] in ("redacted", "unread"):
         return None, None, None
     if kind in (ARRAY, TENSOR):
-        names = observed._TENSOR_TYPES if kind == TENSOR else observed._ARRAY_TYPES
+        names = observed_rows._TENSOR_TYPES if kind == TENSOR else observed_rows._ARRAY_TYPES
         return None, list(struct.unpack(f"<{len(data) // 8}q", data)), dict(enumerate(names)).get(int(row["dtype"]))
     if kind in (INT, NEGATIVE):
         if cut:

@@ -16,7 +16,7 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.analyze.functions.by_function import of_tree
 from pytrace_ebpf.cli.main import main
-from pytrace_ebpf.view.page import excerpts, tables, timeline
+from pytrace_ebpf.view.page import excerpts, page_tables, timeline
 from tests import browser
 from tests.browser import Browser
 from tests.unit import synthetic
@@ -121,7 +121,7 @@ def test_requests_are_there_by_endpoint_and_one_by_one(directory: Path) -> None:
 
 
 def test_every_thread_is_there_however_short_tables_are(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_MOST_ROWS", 1)
+    monkeypatch.setattr(page_tables, "_MOST_ROWS", 1)
     page, _ = unpacked(made(directory))
     assert page["threads"]["tid"] == [4000, 4001, 4002] and page["processes"] == {"4000": "app.py"}
 

@@ -7,10 +7,11 @@ import sys
 import pytest
 from rich.console import Console
 
-from pytrace_ebpf.cli import recorded, recording
+from pytrace_ebpf.options import recording
 from pytrace_ebpf.record.cost.cost import Price
 from pytrace_ebpf.record.process.targets import Begun
 from pytrace_ebpf.record.session import Status
+from pytrace_ebpf.runs import recorded
 
 
 def status(seconds: float, price: Price | None) -> Status:

@@ -15,7 +15,7 @@ from rich.text import Text
 from synthetic import sample
 
 import pytrace_ebpf
-from pytrace_ebpf.cli import progress
+from pytrace_ebpf.terminal import progress
 
 
 def said(path: Path, terminal: bool) -> str:

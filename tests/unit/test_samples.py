@@ -19,7 +19,7 @@ from pytrace_ebpf.analyze.samples.paths import OTHER, Paths
 from pytrace_ebpf.analyze.samples.tree import nodes
 from pytrace_ebpf.cli.export import FORMATS
 from pytrace_ebpf.cli.main import main, parser
-from pytrace_ebpf.cli.option_rules import source, to_recording
+from pytrace_ebpf.options.option_rules import source, to_recording
 from pytrace_ebpf.trace import opcodes
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view.sampled import command

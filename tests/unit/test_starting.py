@@ -43,7 +43,8 @@ def loaded(program: str) -> set[str]:
 @pytest.mark.parametrize("command", ["run", "attach"])
 def test_a_recording_begins_without_what_writes(command: str) -> None:
     modules = loaded(f"""
-from pytrace_ebpf.cli import main, recording
+from pytrace_ebpf.cli import main
+from pytrace_ebpf.options import recording
 main.parser([{command!r}])
 recording.prepare()
 import pytrace_ebpf.record.session, pytrace_ebpf.record.agent.calls, pytrace_ebpf.record.usdt.calls, pytrace_ebpf.record.scheduling.sched
@@ -214,7 +215,7 @@ def test_a_reader_that_was_dismissed_ends_and_another_one_answers() -> None:
 
 @pytest.mark.parametrize("given", [{}, {"OPENBLAS_NUM_THREADS": "3"}])
 def test_a_program_gets_the_callers_number_of_blas_threads(given: dict[str, str]) -> None:
-    program = "import os\nfrom pytrace_ebpf.cli import recording\nrecording.prepare()\nprint(os.environ.get('OPENBLAS_NUM_THREADS'))"
+    program = "import os\nfrom pytrace_ebpf.options import recording\nrecording.prepare()\nprint(os.environ.get('OPENBLAS_NUM_THREADS'))"
     environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"} | given
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, cwd=REPOSITORY)
     assert done.stdout.strip() == given.get("OPENBLAS_NUM_THREADS", "None")

@@ -15,21 +15,17 @@ from test_sums import read_of, recorded_upto, straight, threads_told_early
 from test_windows import trace_tree
 
 import pytrace_ebpf
-from pytrace_ebpf.cli import summing
 from pytrace_ebpf.derive import sums
 from pytrace_ebpf.derive.checkpoints import Checkpoints
+from pytrace_ebpf.runs import summing
 
 # It would wait for ever where the machine has no core to spare.
 CHILD = f"""
 import sys
-sys.path.insert(0, {str(Path(summing.__file__).parent)!r})
-import summing_child
-summing_child.step_back = lambda: None
-sys.argv[1:] = {[str(Path(pytrace_ebpf.__file__).parents[1]), *sys.path]!r}
-try:
-    summing_child.main()
-except summing_child.Over:
-    pass
+sys.path[:0] = {[str(Path(pytrace_ebpf.__file__).parents[1]), *sys.path]!r}
+from pytrace_ebpf.workers import summing_up
+summing_up.step_back = lambda: None
+summing_up.main()
 """
 
 
@@ -108,7 +104,8 @@ def test_a_recording_that_drops_segments_is_left_alone(tmp_path: Path, monkeypat
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="a policy of Linux")
 def test_it_takes_no_core_that_anybody_wants_and_is_the_first_to_go() -> None:
-    says = "import os, summing_child; summing_child.step_back(); print(os.sched_getscheduler(0), open('/proc/self/oom_score_adj').read())"
-    environment = {**os.environ, "PYTHONPATH": str(Path(summing.__file__).parent)}
+    imports = "import os; from pytrace_ebpf.workers import summing_up"
+    says = f"{imports}; summing_up.step_back(); print(os.sched_getscheduler(0), open('/proc/self/oom_score_adj').read())"
+    environment = {**os.environ, "PYTHONPATH": str(Path(summing.__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", says], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.split() == [str(os.SCHED_IDLE), "1000"]

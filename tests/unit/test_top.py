@@ -13,11 +13,11 @@ from textual.widgets import DataTable, Input, Static
 
 from pytrace_ebpf.trace.snapshot import SELF_TIMES, TIMES, Facts, Snapshot
 from pytrace_ebpf.view.top.app import Arrived, Top
+from pytrace_ebpf.view.top.feed import Connection, Ended, News, Said, line_of, parsed
 from pytrace_ebpf.view.top.head import head
-from pytrace_ebpf.view.top.lines import Lines
 from pytrace_ebpf.view.top.picked import picked
+from pytrace_ebpf.view.top.screen_lines import Lines
 from pytrace_ebpf.view.top.selection import SORTS, VIEWS, Choice
-from pytrace_ebpf.view.top.source import Connection, Ended, News, Said, line_of, parsed
 
 S = 10**9
 SIZES = ((80, 24), (200, 50))

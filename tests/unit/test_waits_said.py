@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pytrace_ebpf.cli import recorder_worker, request, top
+from pytrace_ebpf.cli import request, top
 from pytrace_ebpf.daemon.api import protocol
 from pytrace_ebpf.daemon.configuration import Configuration
 from pytrace_ebpf.daemon.daemon import Daemon
 from pytrace_ebpf.daemon.lock import Lock, Running
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record import waiting
+from pytrace_ebpf.workers import daemon_recorder
 from tests.conftest import PATIENCE_S
 
 CLANG = "waiting for clang, which compiles samples.c"
@@ -49,8 +50,8 @@ def test_the_process_that_records_says_it_to_all_who_asked_and_what_was_done_to_
     ours, theirs = socket.socketpair()
     control, other = socket.socketpair()
     with ours, control, other:
-        request = recorder_worker.Request({"id": 1, "pid": 1, "words": []}, [theirs.detach(), 0])
-        made = recorder_worker.Serving(control)
+        request = daemon_recorder.Request({"id": 1, "pid": 1, "words": []}, [theirs.detach(), 0])
+        made = daemon_recorder.Serving(control)
         made._requests.append(request)
         for sentence in (CLANG, FREED):
             made._say_what_waits(sentence)

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from pytrace_ebpf.cli import stopping
 from pytrace_ebpf.record.wakeup import Wakeup
+from pytrace_ebpf.terminal import stopping
 from tests.conftest import PATIENCE_S
 
 

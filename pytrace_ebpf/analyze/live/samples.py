@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from pytrace_ebpf.analyze.live.waits import LiveWaits
+from pytrace_ebpf.analyze.live.live_waits import LiveWaits
 from pytrace_ebpf.analyze.samples.weights import Periods, weighed
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.schema import SAMPLES

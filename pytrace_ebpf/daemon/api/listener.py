@@ -18,14 +18,13 @@ from typing import Any, TypeGuard
 from pytrace_ebpf.daemon.api import protocol
 from pytrace_ebpf.daemon.api.peer import Peer
 from pytrace_ebpf.daemon.api.permission import Permission
-from pytrace_ebpf.daemon.api.recordings import ENDING_S, Recordings
+from pytrace_ebpf.daemon.api.recordings import Recordings
 from pytrace_ebpf.daemon.service import Service
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError, UsageError
 
 _WAITING = 1024  # connections that the kernel keeps for us; a user who floods the socket fills this, too, for as long as it takes to turn them away
 _OF_ONE, _OF_USERS, _OF_ROOT = 8, 64, 32  # connections at a time
 _REQUEST_S, _ANSWER_S = 5.0, 5.0
-_STARTING_S = 60.0  # in which a recording begins; what takes longer hangs
 _MOST_WORDS, _MOST_OUTPUT = 1000, 4096  # of a command line; characters of a path
 
 
@@ -33,7 +32,7 @@ class Listener:
     """A socket, from open() to close(). `permission` may be replaced meanwhile."""
 
     def __init__(self, path: Path, permission: Permission, service: Service, command: Sequence[str]) -> None:
-        """`command`: words that start a process that records (cli/recorder_worker.py)."""
+        """`command`: words that start a process that records (workers/daemon_recorder.py)."""
         self.permission = permission
         self._path, self._service = path, service
         self._recordings = Recordings(command)
@@ -188,7 +187,7 @@ class Listener:
                 "peer": (peer.uid, peer.gid, peer.groups), "within_ptrace_scope": permission.within_ptrace_scope, **limits,
             }  # fmt: skip
             with self._counted(peer, permission):
-                seconds = None if peer.uid == 0 else permission.longest_s + _STARTING_S + ENDING_S
+                seconds = None if peer.uid == 0 else permission.longest_s
                 answered = self._recordings.serve(
                     (pid, peer.uid, peer.gid, peer.groups, caller), message, [lines.connection.fileno(), *descriptors], seconds
                 )

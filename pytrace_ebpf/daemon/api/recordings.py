@@ -8,20 +8,18 @@ import os
 import socket
 import subprocess
 import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Literal
 
-import pytrace_ebpf
+from pytrace_ebpf.daemon.api import at_work
+from pytrace_ebpf.daemon.api.at_work import AtWork
 from pytrace_ebpf.errors import HostError
 
 Key = tuple[object, ...]
 MOST_MESSAGE = 256 << 10  # bytes between the daemon and such a process: a request and what the daemon says of who asks
-ENDING_S = 30.0  # that a recording may take to finish its traces
+ENDING_S = 30.0  # that a recording may do nothing for while it finishes its traces
 _BUFFER = 1 << 20
-_TAKING_S = 60.0
 _NOT_HANDED_ON = ("SUDO_UID", "SUDO_GID", "SUDO_USER", "SUDO_COMMAND")  # who started the daemon is not who asks
 
 Answer = Literal["taken", "other", "gone"]
@@ -37,9 +35,10 @@ class Recordings:
         self._running: dict[Key, list[_Recording]] = {}
 
     def serve(self, key: Key, message: Mapping[str, Any], descriptors: Sequence[int], seconds: float | None) -> bool:
-        """Have a request answered by such a process, and wait until it has been; False where that process ended before, or took longer than that.
+        """Have a request answered by such a process, and wait until it has been; False where that process ended before, or hung.
 
-        `key`: only requests of the same key may be recorded together. A process that takes longer is killed. Raises HostError where none can be started.
+        `key`: only requests of the same key may be recorded together. `seconds`: that a recording may last, once it has begun. A process that goes on for
+        longer, or hangs, is killed. Raises HostError where none can be started.
         """
         tried: set[_Recording] = set()
         while (recording := self._next(key, tried)) is not None:
@@ -78,11 +77,12 @@ class Recordings:
 
     def close(self) -> None:
         """Have all of them finish their traces, and wait for that."""
-        running, deadline_s = self._all(), time.monotonic() + ENDING_S
+        running = self._all()
         for recording in running:
             recording.hang_up()
-        for recording in running:
-            recording.end(max(0.0, deadline_s - time.monotonic()))
+        ending = [AtWork(recording.pid, ENDING_S) for recording in running]
+        for recording, watched in zip(running, ending, strict=True):
+            recording.end(watched)
 
     def _all(self) -> "list[_Recording]":
         with self._lock:
@@ -105,7 +105,7 @@ class _Recording:
             self._child = subprocess.Popen(
                 [*command, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd="/", start_new_session=True,
-                env={**environment, "PYTHONPATH": str(Path(pytrace_ebpf.__file__).parents[1])},
+                env=environment,
             )  # fmt: skip
         threading.Thread(target=self._listen, name="recording", daemon=True).start()
 
@@ -118,20 +118,40 @@ class _Recording:
         """Hand a request on; "other": it cannot be served by this recording, "gone": nor by anything that this process does."""
         with suppress(OSError):
             socket.send_fds(self._socket, [json.dumps(message).encode()], list(descriptors))
-            with self._lock:
-                self._lock.wait_for(lambda: self._gone or message["id"] in self._answers, _TAKING_S)
-                answer = self._answers.get(message["id"])
-                return "gone" if answer is None else "other" if answer == "other" else "taken"
+            self._works_until(lambda: message["id"] in self._answers, at_work.IDLE_S)
+            answer = self._answers.get(message["id"])
+            return "gone" if answer is None else "other" if answer == "other" else "taken"
         return "gone"
 
     def wait(self, number: int, seconds: float | None) -> bool:
         """Until that request has been answered; False where it never will be."""
+
+        def has_ended() -> bool:
+            return self._answers.get(number) == "ended"
+
+        if seconds is None:
+            with self._lock:
+                self._lock.wait_for(lambda: self._gone or has_ended())
+        else:
+            self._works_until(lambda: self._answers.get(number) in ("begun", "ended"), at_work.IDLE_S)
+            with self._lock:
+                self._lock.wait_for(lambda: self._gone or has_ended() or self._answers.get(number) != "begun", seconds)
+            self._works_until(has_ended, ENDING_S)
         with self._lock:
-            in_time = self._lock.wait_for(lambda: self._gone or self._answers.get(number) == "ended", seconds)
-            answered = self._answers.pop(number, None) == "ended"
-        if not in_time:
+            answered, gone = self._answers.pop(number, None) == "ended", self._gone
+        if not answered and not gone:
             self._child.kill()
         return answered
+
+    def _works_until(self, done: Callable[[], bool], idle_s: float) -> None:
+        """Wait until something is so, the process is gone, or it hangs."""
+        watched = AtWork(self.pid, idle_s)
+        while True:
+            with self._lock:
+                if self._lock.wait_for(lambda: self._gone or done(), at_work.LOOK_S):
+                    return
+            if watched.hangs():
+                return
 
     def _listen(self) -> None:
         with suppress(OSError, ValueError, KeyError):
@@ -144,7 +164,7 @@ class _Recording:
         with self._lock:
             self._gone = True
             self._lock.notify_all()
-        self._reap()
+        at_work.wait(self._child, AtWork(self.pid, ENDING_S))
         self._socket.close()
 
     def hang_up(self) -> None:
@@ -152,13 +172,6 @@ class _Recording:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
-    def end(self, within_s: float) -> None:
+    def end(self, watched: AtWork) -> None:
         """After hang_up(): wait for it."""
-        self._reap(within_s)
-
-    def _reap(self, within_s: float = ENDING_S) -> None:
-        try:
-            self._child.wait(within_s)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
+        at_work.wait(self._child, watched)

@@ -19,7 +19,7 @@ import numpy as np
 
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.rebuild.decoding import Rows
-from pytrace_ebpf.record.agent.library import MONOTONIC, TSC, Clock
+from pytrace_ebpf.record.agent.agent_library import MONOTONIC, TSC, Clock
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.process.pinned import Descriptor
 from pytrace_ebpf.trace.schema import LAYERS

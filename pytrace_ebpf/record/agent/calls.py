@@ -8,12 +8,12 @@ import numpy as np
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.agent import arena
+from pytrace_ebpf.record.agent.agent_library import TSC, Clock, Library, agent_library, best_clock
 from pytrace_ebpf.record.agent.arena import Arena, Damaged, NotYet, Piece
 from pytrace_ebpf.record.agent.claims import Claims
 from pytrace_ebpf.record.agent.directories import Directories
 from pytrace_ebpf.record.agent.directory import AgentDirectory
 from pytrace_ebpf.record.agent.errands import Errands
-from pytrace_ebpf.record.agent.library import TSC, Clock, Library, agent_library, best_clock
 from pytrace_ebpf.record.agent.price import measured
 from pytrace_ebpf.record.agent.skipped_events import Passed, passed_per_left_call
 from pytrace_ebpf.record.agent.traced import Traced, lookups

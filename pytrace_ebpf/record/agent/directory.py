@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytrace_ebpf.errors import HostError, TargetError
+from pytrace_ebpf.record.agent.agent_library import agent_library
 from pytrace_ebpf.record.agent.allowance import Allowance
 from pytrace_ebpf.record.agent.arena import CHUNKS_START, Arena, sentence
 from pytrace_ebpf.record.agent.keeper_client import Keeping, Rights
 from pytrace_ebpf.record.agent.leftovers import PREFIX, PROGRAM_PLACES
-from pytrace_ebpf.record.agent.library import agent_library
 from pytrace_ebpf.record.agent.script import SCRIPT, script
 from pytrace_ebpf.record.process.pinned import Descriptor, Identity, Pinned, own_surroundings
 from pytrace_ebpf.record.rights.openat2 import Unfit

@@ -8,7 +8,7 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from pytrace_ebpf.errors import HostError, TargetError
-from pytrace_ebpf.record.agent.library import agent_library
+from pytrace_ebpf.record.agent.agent_library import agent_library
 from pytrace_ebpf.record.agent.traced import Traced
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.pinned import Descriptor

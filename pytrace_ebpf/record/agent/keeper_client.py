@@ -10,21 +10,18 @@ import os
 import select
 import socket
 import subprocess
-import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-import pytrace_ebpf
-from pytrace_ebpf.record.agent.keeper import LONGEST, MOST_AT_A_LOOK
+from pytrace_ebpf import self_command
+from pytrace_ebpf.record.agent.leftovers import LONGEST, MOST_AT_A_LOOK
 from pytrace_ebpf.record.parsing.sandbox import Patience
 from pytrace_ebpf.record.process.pinned import Descriptor
 
 _PATIENCE_S = 10.0
 _ENDING_S = 2.0
 _SOON_S = 0.05
-_MAIN = "import sys; sys.path.insert(0, sys.argv[1]); from pytrace_ebpf.record.agent import keeper; keeper.main(*sys.argv[2:])"
 
 
 @dataclass(frozen=True)
@@ -44,13 +41,9 @@ class Keeping:
     def __init__(self, rights: Rights, root: int) -> None:
         """`root`: a descriptor of the directory below which it works. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        words = [str(Path(pytrace_ebpf.__file__).parents[1]), json.dumps(asdict(rights)), str(theirs.fileno()), str(root)]
+        words = json.dumps(asdict(rights)), str(theirs.fileno()), str(root)
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _MAIN, *words],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), root], env={}, cwd="/",
-            )  # fmt: skip
+            self._process = self_command.start_worker("keeper", *words, files=[theirs.fileno(), root], packages=False, env={})
         ours.settimeout(_PATIENCE_S)
         self._connection: socket.socket | None = ours
         self._patience: Patience | None = None  # since it was asked what it has not answered

@@ -18,6 +18,8 @@ from pytrace_ebpf.record.rights.folders import directory
 PROGRAM_PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 ARENA_PLACES = ("/dev/shm", "/tmp", "/var/tmp", "/run")  # in memory where there is such a place
 PREFIX, ARENAS, LOCK, FAILURE = "pytrace-ebpf-", ".arenas", "lock", "failure"
+MOST_AT_A_LOOK = 64  # arenas that wait to be taken or refused, and files that are no arena
+LONGEST = 1 << 17  # bytes of a message to or from a keeper
 
 _NAME = re.compile(rf"{PREFIX}[0-9a-f]{{8}}")
 _FLOCK = struct.Struct("@hhqqi4x")  # struct flock

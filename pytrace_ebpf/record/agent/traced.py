@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from pytrace_ebpf.record.agent import arena
+from pytrace_ebpf.record.agent.agent_library import Clock
 from pytrace_ebpf.record.agent.allocations import Allocations
 from pytrace_ebpf.record.agent.arena import Arena, Function, Piece
-from pytrace_ebpf.record.agent.library import Clock
 from pytrace_ebpf.record.agent.opcodes import Opcodes, columns
 from pytrace_ebpf.record.agent.values import Values
 from pytrace_ebpf.record.cpython.functions import Functions, grown, no_func_ids

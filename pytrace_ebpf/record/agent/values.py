@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 
 from pytrace_ebpf.record.agent.arena import Arena, Damaged, Piece
-from pytrace_ebpf.record.output.observed import ARRAY, KINDS, SIZED, TENSOR
+from pytrace_ebpf.record.output.observed_rows import ARRAY, KINDS, SIZED, TENSOR
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.trace.observed import VALUE_STATUSES, WHATS
 

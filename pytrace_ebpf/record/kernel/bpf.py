@@ -26,7 +26,8 @@ class Programs:
 
     `settings`: the fields of its struct settings, all of them. They are read-only data, whose values the verifier
     knows: it leaves out what they rule out. `sizes`: elements of maps, bytes of rings, where the C has other ones.
-    `only`: of the tracepoint programs these alone, by their tracepoints.
+    `only`: of the tracepoint programs these alone, by their tracepoints. `may_lack`: tracepoints that the kernel need not have; those
+    that it has not are in `lacking`.
     Raises HostError where the kernel or the headers refuse, with the first line of what they said.
     """
 
@@ -36,12 +37,14 @@ class Programs:
         settings: Mapping[str, object] | None = None,
         sizes: Mapping[str, int] | None = None,
         only: Collection[str] | None = None,
+        may_lack: Collection[str] = (),
     ) -> None:
         self._source, self._compiled = source, compiled(source)
         self._descriptors: list[int] = []
         self._loaded: dict[tuple[str, int], int] = {}
         self._maps: dict[str, Map] = {}
         self._sizes = dict(sizes or {})
+        self.lacking: list[str] = []
         try:
             for spec in sorted(self._compiled.maps, key=lambda spec: spec.kind in _OF_MAPS):
                 self._maps[spec.name] = self._map(spec)
@@ -50,13 +53,21 @@ class Programs:
                 tracepoint = name.removeprefix(_TRACEPOINT)
                 if tracepoint != name and (only is None or tracepoint in only):
                     program = self.program(name, system_calls.RAW_TRACEPOINT)
-                    self._descriptors.append(system_calls.open_raw_tracepoint(tracepoint, program))
+                    self._attach(tracepoint, program, tracepoint in may_lack)
         except OSError as error:
             self.close()
             raise HostError(f"the kernel refuses {source} ({error.strerror}); see pytrace-ebpf doctor") from error
         except BaseException:
             self.close()
             raise
+
+    def _attach(self, tracepoint: str, program: int, may_lack: bool) -> None:
+        try:
+            self._descriptors.append(system_calls.open_raw_tracepoint(tracepoint, program))
+        except FileNotFoundError:
+            if not may_lack:
+                raise HostError(f"the kernel has no tracepoint {tracepoint}, which {self._source} needs; see pytrace-ebpf doctor") from None
+            self.lacking.append(tracepoint)
 
     def map(self, name: str) -> Map:
         """A map of the file."""

@@ -1,6 +1,6 @@
 """A file of probes/, compiled: the maps and structs that it declares, and the instructions of its programs.
 
-A pure value. bcc and clang make it, in a process of their own (compile_child.py); what root compiled is kept (program_cache.py).
+A pure value. bcc and clang make it, in a process of their own (workers/compiling.py); what root compiled is kept (program_cache.py).
 """
 
 import base64
@@ -9,19 +9,20 @@ import json
 import os
 import platform
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import pytrace_ebpf
+from pytrace_ebpf import self_command
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.kernel import host, program_cache
 from pytrace_ebpf.record.kernel.probe_sources import probes_directory, whole
 
-_CHILD = Path(__file__).with_name("compile_child.py")
+_WORKER = Path(pytrace_ebpf.__file__).parent / "workers" / "compiling.py"
 
 
 @dataclass(frozen=True)
@@ -45,44 +46,60 @@ class Compiled:
     programs: dict[str, bytes]
 
 
-def compiled(source: str) -> Compiled:
-    """A file of probes/ for this host. Raises HostError where the headers or bcc refuse, with the first line of what they said."""
+@dataclass(frozen=True)
+class Kernel:
+    """One to compile for: its release, the headers that it is to find by itself (None: where it has its modules), and those to compile with now."""
+
+    release: str
+    tree: Path | None
+    headers: Path | None
+
+
+def this_kernel() -> Kernel:
+    """The one that runs."""
+    return Kernel(platform.release(), host.header_tree(), host.header_tree())
+
+
+def compiled(source: str, kernel: Kernel | None = None) -> Compiled:
+    """A file of probes/ for this host, and this kernel where no other is given.
+
+    Raises HostError where the headers or bcc refuse, with the first line of what they said.
+    """
+    kernel = kernel or this_kernel()
     text = whole(probes_directory(), source)
-    key = _key(text)
+    key = _key(text, kernel)
     content = program_cache.load(key)
     if content is None:
-        content = _compile(source, text)
+        content = _compile(source, text, kernel)
         program_cache.keep(key, content)
     return _parsed(content)
 
 
-def _key(text: str) -> str:
+def is_kept(source: str, kernel: Kernel | None = None) -> bool:
+    """Whether compiled() has it already."""
+    return program_cache.load(_key(whole(probes_directory(), source), kernel or this_kernel())) is not None
+
+
+def _key(text: str, kernel: Kernel) -> str:
     """What the result depends on: the C, the code that describes it, bcc, and the kernel with its headers."""
     bcc = host.bcc()
     version = bcc.with_name("version.py") if bcc is not None else None
     parts = (
         text,
-        _CHILD.read_text(),
+        _WORKER.read_text(),
         version.read_text() if version is not None and version.exists() else "",
-        platform.release(),
+        kernel.release,
         platform.machine(),
-        str(host.header_tree()),
+        str(kernel.tree),
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _compile(source: str, text: str) -> bytes:
+def _compile(source: str, text: str, kernel: Kernel) -> bytes:
     environment = dict(os.environ)
-    tree = host.header_tree()
-    if tree is not None:
-        environment["BCC_KERNEL_SOURCE"] = str(tree)
-    words = [
-        sys.executable,
-        "-I",
-        str(_CHILD),
-        str(Path(np.__file__).parents[1]),
-        *(str(bcc.parents[1]) for bcc in (host.bcc(),) if bcc is not None),
-    ]
+    if kernel.headers is not None:
+        environment["BCC_KERNEL_SOURCE"] = str(kernel.headers)
+    words = self_command.worker("compiling", *(str(bcc.parents[1]) for bcc in (host.bcc(),) if bcc is not None))
     with waiting.on(f"clang, which compiles {source}"):  # for as long as that takes: a slow host is only slow
         done = subprocess.run(words, input=text.encode(), capture_output=True, env=environment)
     if done.returncode == 0:
@@ -104,7 +121,7 @@ def _parsed(content: bytes) -> Compiled:
 
 
 def _dtype(described: Any) -> np.dtype:
-    """compile_child.py's described(), backwards."""
+    """workers/compiling.py's described(), backwards."""
     if isinstance(described, str):
         return np.dtype(described)
     if isinstance(described, list):

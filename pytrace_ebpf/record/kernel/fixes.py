@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytrace_ebpf.errors import HostError
-from pytrace_ebpf.record.kernel import headers
+from pytrace_ebpf.record.kernel import compile_ahead, headers
 from pytrace_ebpf.record.kernel.distributions import Command, Distribution, distribution
 from pytrace_ebpf.record.kernel.host import FIX, PACKED_HEADERS, SYSTEM_HEADERS, Finding, header_tree
 from pytrace_ebpf.record.kernel.tracefs import TRACEFS
@@ -31,6 +31,7 @@ class Step:
     action: Callable[[], None] | None = None
     sentence: str = ""
     needed: bool = True
+    compiles: bool = False  # the eBPF programs, with what the steps before have brought
 
     def __str__(self) -> str:
         return self.sentence or " || ".join(map(shlex.join, self.commands))
@@ -50,6 +51,8 @@ def plan(found: Iterable[Finding]) -> list[Step]:
         steps += _packages(known, packaged)
     if "tracefs" in subjects:
         steps.append(Step((("mount", "-t", "tracefs", "tracefs", str(TRACEFS)),)))
+    if packaged or {"compiled", "headers"} & subjects:
+        steps.append(Step(sentence="compile the eBPF programs for this kernel, once", compiles=True))
     return steps
 
 
@@ -66,7 +69,10 @@ def as_one_command(steps: Iterable[Step]) -> str:
 def carry_out(steps: Iterable[Step], saying: Callable[[str], None]) -> None:
     """Run them, as root; `saying` gets each before. What they write goes to stderr. Raises HostError for the first that fails."""
     for step in steps:
-        if step.action is not None:
+        if step.compiles:
+            saying(step.sentence)
+            compile_ahead.compile_all(platform.release(), saying)
+        elif step.action is not None:
             if step.sentence:
                 saying(step.sentence)
             try:

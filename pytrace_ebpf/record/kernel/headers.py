@@ -28,13 +28,16 @@ def unpack(packed: Path = PACKED_HEADERS, to: Path = SYSTEM_HEADERS) -> None:
 def trees(root: Path = Path("/")) -> list[Path]:
     """The newest tree under `root` that can be compiled with, in the parts that make it whole; [] for none."""
     found = (tree for pattern in _WHERE for tree in root.glob(pattern) if (tree / _GENERATED).exists())
-    for tree in sorted(found, key=_version, reverse=True):
-        common = tree.with_name(tree.name.rpartition("-")[0] + "-common")  # Debian packs it in two
-        if (tree / _WRITTEN).exists():
-            return [tree]
-        if (common / _WRITTEN).exists():
-            return [common, tree]
-    return []
+    return next((parts for tree in sorted(found, key=_version, reverse=True) if (parts := parts_of(tree))), [])
+
+
+def parts_of(tree: Path) -> list[Path]:
+    """The parts that make a tree whole; [] where one is missing."""
+    tree = tree.resolve()
+    common = tree.with_name(tree.name.rpartition("-")[0] + "-common")  # Debian packs it in two
+    if (tree / _WRITTEN).exists():
+        return [tree]
+    return [common, tree] if (common / _WRITTEN).exists() else []
 
 
 def link(parts: Sequence[Path], to: Path = SYSTEM_HEADERS) -> None:

@@ -22,9 +22,9 @@ from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.library_probes import LibraryProbes
 from pytrace_ebpf.record.kernel.uprobe_multi import Uprobe
 from pytrace_ebpf.record.native import calibrate, operators, signature, tensors
-from pytrace_ebpf.record.native.library import Native, throws
+from pytrace_ebpf.record.native.findings import natives, signed
 from pytrace_ebpf.record.native.mapped import C10, CPP, PATTERNS, WHAT, mapped_libraries
-from pytrace_ebpf.record.native.store import natives, signed
+from pytrace_ebpf.record.native.probed_library import Native, throws
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.output.tables import Columns, call_columns, when_and_who
 from pytrace_ebpf.record.parsing.sandbox import UnansweredError, native_parsers

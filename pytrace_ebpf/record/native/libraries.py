@@ -3,7 +3,7 @@
 import re
 from typing import BinaryIO
 
-from pytrace_ebpf.record.native.library import Found, Gemm
+from pytrace_ebpf.record.native.probed_library import Found, Gemm
 from pytrace_ebpf.record.parsing.elf import Functions, hidden_functions
 
 # sgemm and dgemm under the names that MKL, OpenBLAS (also SciPy's build of it, and with 64-bit numbers) and the reference give them

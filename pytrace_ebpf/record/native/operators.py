@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
-from pytrace_ebpf.record.native.library import Found
+from pytrace_ebpf.record.native.probed_library import Found
 from pytrace_ebpf.record.native.signature import tensor_arguments
 from pytrace_ebpf.record.parsing.elf import Functions, section
 

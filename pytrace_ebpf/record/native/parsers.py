@@ -6,14 +6,14 @@ It is another one than that of parsers.py, so that reading PyTorch's library, wh
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pytrace_ebpf.record.native import libraries, library, operators, signature, unwinding
+from pytrace_ebpf.record.native import libraries, operators, probed_library, signature, unwinding
 from pytrace_ebpf.record.parsing import disassembly
 from pytrace_ebpf.record.parsing.elf import read_functions
 from pytrace_ebpf.record.parsing.parsers import file_of
 from pytrace_ebpf.record.parsing.shape import encode
 
 # By the layer's name, of the patterns that were given.
-FINDERS: dict[str, Callable[[Sequence[str]], library.Finder]] = {
+FINDERS: dict[str, Callable[[Sequence[str]], probed_library.Finder]] = {
     "operator": operators.Operators,
     "blas": lambda _: libraries.find_blas,
     "cuda": lambda _: libraries.find_cuda,
@@ -23,11 +23,11 @@ FINDERS: dict[str, Callable[[Sequence[str]], library.Finder]] = {
 def _natives(given: dict[str, Any], files: list[int]) -> Any:
     file = file_of(files[0])
     functions = read_functions(file)
-    return encode(list(library.locate(file, given["shown"], functions, FINDERS[given["layer"]](given["patterns"])(file, functions))))
+    return encode(list(probed_library.locate(file, given["shown"], functions, FINDERS[given["layer"]](given["patterns"])(file, functions))))
 
 
 def _symbol_offsets(given: dict[str, Any], files: list[int]) -> Any:
-    return library.symbol_offsets(file_of(files[0]), given["pattern"])
+    return probed_library.symbol_offsets(file_of(files[0]), given["pattern"])
 
 
 def _unwinding(given: dict[str, Any], files: list[int]) -> Any:

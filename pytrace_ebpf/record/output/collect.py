@@ -13,7 +13,7 @@ from pytrace_ebpf.lazy_imports import pa
 from pytrace_ebpf.record.native.tensors import arguments_table
 from pytrace_ebpf.record.output import tables
 from pytrace_ebpf.record.output.missing import Missing
-from pytrace_ebpf.record.output.observed import observed_table
+from pytrace_ebpf.record.output.observed_rows import observed_table
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.recorder import Rows
 from pytrace_ebpf.trace import schema

@@ -1,6 +1,6 @@
 """Asks a process without rights to parse what a target wrote, and believes nothing of the answer but its shape.
 
-sandbox_child.py is that process. It is a fresh interpreter rather than a fork of the tracer, which would hold the
+workers/parsing.py is that process. It is a fresh interpreter rather than a fork of the tracer, which would hold the
 whole memory and environment of the tracer: that takes 0.05 s of CPU, while the tracer itself imports; a request and
 its answer take 0.1 ms. What comes back is JSON, of a bounded size and within a time, else the process
 is killed and a new one asked the next time.
@@ -17,23 +17,20 @@ import select
 import socket
 import struct
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
-import pytrace_ebpf
+from pytrace_ebpf import self_command
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.parsing.shape import decode, encode
 from pytrace_ebpf.record.process import shares
 from pytrace_ebpf.record.process.memory import HasFileno
 
-_CHILD = Path(__file__).with_name("sandbox_child.py")
 _MOST_ANSWER = 32 << 20  # bytes
 _FAILURES, _MOST_KNOWN = 3, 4096  # failures after which a target is not tried again; targets whose failures are counted
 _STARTS_S, _LONGER = 60.0, 10  # until it has to have started; so many times as long is waited at most for an answer that waits for a core
@@ -171,13 +168,8 @@ class Sandbox:
             if importlib.util.find_spec(name) is None:
                 raise ModuleNotFoundError(name=name)
         ours, theirs = socket.socketpair()
-        path = [str(Path(pytrace_ebpf.__file__).parents[1]), *sys.path]
         with theirs:
-            self._child = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_CHILD), str(theirs.fileno()), self._module, *path],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()], env={"OPENBLAS_NUM_THREADS": "1"}, cwd="/",
-            )  # fmt: skip
+            self._child = self_command.start_worker("parsing", str(theirs.fileno()), self._module, files=[theirs.fileno()])
         ours.setblocking(False)
         self._connection, self._owner, self._worked_s, self._is_ready = ours, os.getpid(), 0.0, False
         return ours

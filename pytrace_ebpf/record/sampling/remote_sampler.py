@@ -9,7 +9,7 @@ import numpy as np
 
 from pytrace_ebpf import native_library
 from pytrace_ebpf.errors import HostError
-from pytrace_ebpf.record.agent.library import dtypes_of
+from pytrace_ebpf.record.agent.agent_library import dtypes_of
 from pytrace_ebpf.record.cpython.frames import HEAD_BEFORE_MAIN
 from pytrace_ebpf.record.cpython.layout import Layout
 from pytrace_ebpf.record.cpython.lines import HASH

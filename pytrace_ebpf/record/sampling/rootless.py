@@ -20,7 +20,7 @@ from pytrace_ebpf.record.process.pinned import Descriptor
 from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.record.recorder import Recorder, Rows
 from pytrace_ebpf.record.sampling.remote_sampler import RemoteSampler, library
-from pytrace_ebpf.record.sampling.source import serves
+from pytrace_ebpf.record.sampling.sampling_source import serves
 from pytrace_ebpf.record.sampling.stacks import FIRST_STACK, Program, Tree
 from pytrace_ebpf.record.scheduling.cputime import queue_time_is_known
 from pytrace_ebpf.record.source import Recording

@@ -25,12 +25,12 @@ from pytrace_ebpf.record.process.readings import Readings
 from pytrace_ebpf.record.process.shares import user_of
 from pytrace_ebpf.record.process.target import Target, living_threads
 from pytrace_ebpf.record.recorder import Recorder, Rows
-from pytrace_ebpf.record.sampling import off_cpu, turns
+from pytrace_ebpf.record.sampling import fields, off_cpu, turns
 from pytrace_ebpf.record.sampling.clocks import Clocks, Returns
 from pytrace_ebpf.record.sampling.layouts import described
 from pytrace_ebpf.record.sampling.native import NativeCode
 from pytrace_ebpf.record.sampling.rows import columns
-from pytrace_ebpf.record.sampling.source import serves
+from pytrace_ebpf.record.sampling.sampling_source import serves
 from pytrace_ebpf.record.sampling.stacks import FIRST_STACK, Program, Tree
 from pytrace_ebpf.record.sampling.stays import Stays
 from pytrace_ebpf.record.sampling.tasks import TaskNames
@@ -86,12 +86,10 @@ class Samples(Recorder):
         settings = {
             "period": self._period_ns,
             "off_period": self._off_period_ns,
-            "thread_pointer": kernel.require("task_struct", "thread") + kernel.require("thread_struct", processors.here().thread_pointer),
-            **{f"task_{field}": kernel.require("task_struct", field) for field in ("start_time", "pid", "tgid", "mm")},
+            **fields.fields(kernel),
             "follow": follow,
             "states": self._states,
             "task_run_delay": kernel.require("task_struct", "sched_info") + (run_delay or 0),
-            "task_state": kernel.require("task_struct", "__state", "state"),  # since Linux 5.14, and before
             "shared": recording.shares is not None,
             **{f"{ring}_room": size for ring, size in _RINGS.items()},
         }

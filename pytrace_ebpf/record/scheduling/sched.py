@@ -22,6 +22,7 @@ from pytrace_ebpf.record.process.target import living_threads
 from pytrace_ebpf.record.recorder import Rows
 from pytrace_ebpf.record.scheduling import resources
 from pytrace_ebpf.record.scheduling.scheduling import Scheduling
+from pytrace_ebpf.record.scheduling.tracepoints import EXACT, LIVES, NOT_NEEDED, TRACEPOINTS, WITHOUT
 from pytrace_ebpf.trace.schema import LOSS_CLASSES, SchedKind
 
 # /proc/PID/stat's letter -> the bit sched_switch reports (include/linux/sched.h)
@@ -33,9 +34,6 @@ _PROGRAMS = 16  # pages, for 63 of them: whoever starts more at once has some wh
 _FEW_PAGES = 256  # of Lives: some 18,000 rows, one for each thread that begins or ends
 _STARTING_INTERVAL_S = 0.005  # while a Python is about to make its GIL, which may be contended 20 ms later
 _BEGIN_OR_END = (SchedKind.FORK, SchedKind.EXEC, SchedKind.EXIT)
-_LIVES = ("sched_process_fork", "sched_process_exec", "sched_process_exit")
-# Each missing event would make the split wrong. (Of a wake-up only the time in the run queue would be, and that is part of blocked then.)
-_EXACT = ("sched_switch", *_LIVES)
 
 
 class SchedProbes(Scheduling):
@@ -44,7 +42,7 @@ class SchedProbes(Scheduling):
     name: str | None = "bpf"
     interval_s = _INTERVAL_S
     _only: Collection[str] | None = None  # of the tracepoints of sched.c; None: all
-    _needed: Collection[str] = _EXACT
+    _needed: Collection[str] = EXACT
     why = "the kernel's scheduling events are recorded by eBPF: every switch, wake-up and migration"
 
     def __init__(
@@ -87,10 +85,6 @@ class SchedProbes(Scheduling):
         counts = self.programs.losses()
         counts[LOSS_CLASSES.index("sched_missed")] = self.programs.missed(f"tracepoint_{name}" for name in self._needed)
         return counts
-
-    def missing(self) -> tuple[str, ...]:
-        """What this kernel does not tell."""
-        return () if self._where["resources_known"] or self._only is not None else (resources.NOT_KNOWN,)
 
     def add(self, pid: int) -> None:
         """Record every thread of `pid` from now on, with one SNAPSHOT row for each.
@@ -135,6 +129,11 @@ class SchedProbes(Scheduling):
                 row["address"] = parking.parked_for(memory, int(call[1], 16), int(call[7], 16))
         return row
 
+    def missing(self) -> tuple[str, ...]:
+        """What this kernel has no tracepoint for, or does not say where it keeps."""
+        lacking = tuple(why for ability, why in WITHOUT.items() if not {*TRACEPOINTS[ability]}.isdisjoint(self.programs.lacking))
+        return lacking if self._where["resources_known"] or self._only is not None else (*lacking, resources.NOT_KNOWN)
+
     def close(self) -> None:
         """Detach."""
         self.programs.close()
@@ -142,22 +141,12 @@ class SchedProbes(Scheduling):
     def _load(self, rings: Mapping[str, int], follow: bool) -> Programs:
         kernel = KernelTypes()
         self._where = resources.settings(kernel)
-        settings = {
-            "follow": follow,
-            "task_pid": kernel.require("task_struct", "pid"),
-            "task_state": kernel.require("task_struct", "__state", "state"),  # since Linux 5.14, and before
-            "task_exit_state": kernel.require("task_struct", "exit_state"),
-            "task_cpu": _task_cpu(kernel),
-            **_of_ends(kernel),
-            **_of_ids(kernel),
-            **parking.SETTINGS,
-            **self._where,
-        }
+        settings = {"follow": follow, **fields(kernel), **parking.SETTINGS, **self._where}
         sizes = {"programs": _PROGRAMS * _PAGE, **rings}
         try:
-            return Programs("sched.c", settings | {"state_given": True}, sizes, self._only)
+            return Programs("sched.c", settings | {"state_given": True}, sizes, self._only, NOT_NEEDED)
         except HostError:  # sched_switch has no such argument: Linux 5.17 or older
-            return Programs("sched.c", settings | {"state_given": False}, sizes, self._only)
+            return Programs("sched.c", settings | {"state_given": False}, sizes, self._only, NOT_NEEDED)
 
 
 class Lives(SchedProbes):
@@ -165,7 +154,7 @@ class Lives(SchedProbes):
 
     name = None
     why = "samples say what threads waited for; --switches records every switch and wake-up beside them"
-    _only, _needed = (*_LIVES, "mark_victim"), _LIVES
+    _only, _needed = (*LIVES, "mark_victim"), LIVES
 
     def __init__(self, processes: Processes, follow: bool) -> None:
         super().__init__(_FEW_PAGES, follow, processes.ran.take_in)
@@ -176,6 +165,18 @@ class Lives(SchedProbes):
         for columns in super().drain()["sched"]:
             self._processes.learn(columns)
         return {}
+
+
+def fields(kernel: KernelTypes) -> dict[str, int]:
+    """Where the kernel has what sched.c reads of it. Raises HostError where that is not known of what it cannot do without."""
+    return {
+        "task_pid": kernel.require("task_struct", "pid"),
+        "task_state": kernel.require("task_struct", "__state", "state"),  # since Linux 5.14, and before
+        "task_exit_state": kernel.require("task_struct", "exit_state"),
+        "task_cpu": _task_cpu(kernel),
+        **_of_ends(kernel),
+        **_of_ids(kernel),
+    }
 
 
 def _of_ends(kernel: KernelTypes) -> dict[str, int]:

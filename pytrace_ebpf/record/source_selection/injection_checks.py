@@ -9,7 +9,7 @@ from pytrace_ebpf.record.process.target import Target, living_threads
 def cannot_inject(target: Target) -> str:
     """The reason, one sentence; "" where the agent can be injected safely."""
     # Imported here: a launched program waits for all imports and does not need these.
-    from pytrace_ebpf.record.agent.inject.library import loader
+    from pytrace_ebpf.record.agent.inject.mapped_library import loader
     from pytrace_ebpf.record.agent.inject.ptrace import refuse_what_is_debugged
 
     try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.cpython.layout import known_versions
 from pytrace_ebpf.record.process.target import Target
-from pytrace_ebpf.record.sampling import source as sampled
+from pytrace_ebpf.record.sampling import sampling_source as sampled
 from pytrace_ebpf.record.source_selection.cost_estimate import CostEstimate
 from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
 

@@ -16,7 +16,7 @@ from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.process.target import Target, its_own_doing
 from pytrace_ebpf.record.recorder import Recorder, Rows
-from pytrace_ebpf.record.sampling import source as sampled
+from pytrace_ebpf.record.sampling import sampling_source as sampled
 from pytrace_ebpf.record.source import CallSource, Recording, Undrained
 from pytrace_ebpf.record.source_selection.changing import change
 from pytrace_ebpf.record.source_selection.cost_estimate import CostEstimate, estimate_cost

@@ -15,7 +15,7 @@ from pytrace_ebpf.patterns import Mains
 from pytrace_ebpf.rebuild import decoding
 from pytrace_ebpf.record.cpython.functions import module_of
 from pytrace_ebpf.record.filters import Observed
-from pytrace_ebpf.record.output.observed import OTHER, REDACTED
+from pytrace_ebpf.record.output.observed_rows import OTHER, REDACTED
 from pytrace_ebpf.record.output.tables import Columns, when_and_who
 from pytrace_ebpf.trace.observed import WHATS
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.trace.declared import STREAMS
-from pytrace_ebpf.view.export.grouped import grouped
+from pytrace_ebpf.view.export.numbered import grouped
 from pytrace_ebpf.view.export.protobuf import Piece, Slot, data, messages, nested, number
 
 _COUNTER, _BYTES = 4, 3  # TrackEvent.Type; CounterDescriptor.Unit

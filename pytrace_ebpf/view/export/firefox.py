@@ -19,9 +19,8 @@ from pytrace_ebpf.derive.scheduling.trace_timeline import intervals
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.trace.states import NAMES, STATES
 from pytrace_ebpf.view.export.contexts import Contexts, of_trace, places_of
-from pytrace_ebpf.view.export.grouped import grouped
+from pytrace_ebpf.view.export.numbered import Strings, grouped
 from pytrace_ebpf.view.export.pprof import Span
-from pytrace_ebpf.view.export.strings import Strings
 
 SUFFIX = ".firefox.json"
 MOST = 500_000  # calls, and scheduling events, that are written one by one: a browser has to read them

@@ -8,9 +8,8 @@ import pandas as pd
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.trace.frames import values_and_mask
 from pytrace_ebpf.view.export import small
-from pytrace_ebpf.view.export.parts import column
-from pytrace_ebpf.view.export.paths import NO_CONTEXT, merged, paths_in
-from pytrace_ebpf.view.export.values import part_of
+from pytrace_ebpf.view.export.call_paths import NO_CONTEXT, merged, paths_in
+from pytrace_ebpf.view.export.parts import column, part_of
 
 SUFFIX = ".folded"
 _NAMED = ["func_id", "qualname", "file", "first_line", "module"]

@@ -16,10 +16,9 @@ import numpy.typing as npt
 import pytrace_ebpf
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.view.export.contexts import Contexts, of_trace
-from pytrace_ebpf.view.export.grouped import grouped
+from pytrace_ebpf.view.export.numbered import Strings, grouped
 from pytrace_ebpf.view.export.pprof import Span
 from pytrace_ebpf.view.export.protobuf import Fixed, Packed, Slot, data, messages, nested, number, varint, width
-from pytrace_ebpf.view.export.strings import Strings
 from pytrace_ebpf.view.services import service
 
 SUFFIX = ".otlp"

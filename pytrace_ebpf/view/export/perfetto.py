@@ -17,7 +17,7 @@ import pandas as pd
 from pytrace_ebpf.derive.edges import Written, edges
 from pytrace_ebpf.view.export.causes import NUMBERS, causes
 from pytrace_ebpf.view.export.counters import counters
-from pytrace_ebpf.view.export.grouped import grouped
+from pytrace_ebpf.view.export.numbered import grouped
 from pytrace_ebpf.view.export.protobuf import Fixed, Piece, Slot, data, messages, nested, number
 from pytrace_ebpf.view.export.tracks import Tracks
 

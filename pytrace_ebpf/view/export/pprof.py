@@ -14,9 +14,8 @@ import pytrace_ebpf
 from pytrace_ebpf.analyze.samples.sampling import period_of
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.view.export.contexts import Contexts, of_trace
-from pytrace_ebpf.view.export.grouped import grouped
+from pytrace_ebpf.view.export.numbered import Strings, grouped
 from pytrace_ebpf.view.export.protobuf import Packed, Piece, data, messages, nested, number, width
-from pytrace_ebpf.view.export.strings import Strings
 
 SUFFIX = ".pb.gz"
 _COMPRESSION = 6

@@ -14,8 +14,7 @@ import pandas as pd
 
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.trace.frames import values_and_mask
-from pytrace_ebpf.view.export.parts import column
-from pytrace_ebpf.view.export.values import part_of
+from pytrace_ebpf.view.export.parts import column, part_of
 
 SUFFIX = ".pstats"
 _NOBODY = -2

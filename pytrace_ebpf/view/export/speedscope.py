@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from pytrace_ebpf.analyze.samples.sampling import period_of
 from pytrace_ebpf.derive.calls.preorder import begin_end
-from pytrace_ebpf.view.export.paths import NO_CONTEXT, paths
+from pytrace_ebpf.view.export.call_paths import NO_CONTEXT, paths
 
 SUFFIX = ".speedscope.json"
 COLUMNS = ("call_id", "last_descendant_id", "depth", "pid", "tid", "func_id", "start_ns", "end_ns")

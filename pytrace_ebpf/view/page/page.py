@@ -21,7 +21,7 @@ from pytrace_ebpf.view.page import contexts, timeline
 from pytrace_ebpf.view.page.boxes import PARTS
 from pytrace_ebpf.view.page.columns import Columns
 from pytrace_ebpf.view.page.excerpts import Moments
-from pytrace_ebpf.view.page.tables import harmless, tables
+from pytrace_ebpf.view.page.page_tables import harmless, tables
 from pytrace_ebpf.view.services import service
 from pytrace_ebpf.view.text import clean
 

@@ -15,12 +15,12 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from pytrace_ebpf.trace.snapshot import Snapshot
 from pytrace_ebpf.view import text
+from pytrace_ebpf.view.top.feed import SAVED, Ended, News, Said, Source
 from pytrace_ebpf.view.top.head import head, narrowed, tabs
 from pytrace_ebpf.view.top.help import Help
-from pytrace_ebpf.view.top.lines import Lines
 from pytrace_ebpf.view.top.picked import picked
+from pytrace_ebpf.view.top.screen_lines import Lines
 from pytrace_ebpf.view.top.selection import VIEWS, Choice
-from pytrace_ebpf.view.top.source import SAVED, Ended, News, Said, Source
 
 _SHOWN = 300  # rows: nobody reads more, and the filter finds the others
 _SAVED_S = 5

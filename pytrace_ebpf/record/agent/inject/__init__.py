@@ -21,8 +21,8 @@ from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.agent.inject import pep768, seccomp
 from pytrace_ebpf.record.agent.inject.blocked import Blocked, blocked_threads, wanting_to_run
-from pytrace_ebpf.record.agent.inject.library import agent_functions, is_loaded, loader
 from pytrace_ebpf.record.agent.inject.machine import machine
+from pytrace_ebpf.record.agent.inject.mapped_library import agent_functions, is_loaded, loader
 from pytrace_ebpf.record.agent.inject.pending_call import make_pending, pending_call
 from pytrace_ebpf.record.agent.inject.ptrace import NotStopped, Stopped, refuse_what_is_debugged
 from pytrace_ebpf.record.agent.inject.remote_call import Course, NoRoom, call

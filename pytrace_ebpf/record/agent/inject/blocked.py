@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pytrace_ebpf import processors
-from pytrace_ebpf.record.agent.inject.library import Loader
 from pytrace_ebpf.record.agent.inject.machine import Registers
+from pytrace_ebpf.record.agent.inject.mapped_library import Loader
 from pytrace_ebpf.record.process.pinned import Pinned
 from pytrace_ebpf.record.process.target import Target
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from pytrace_ebpf.errors import TargetError
-from pytrace_ebpf.record.agent.inject.library import Loader, spare_memory
+from pytrace_ebpf.record.agent.inject.mapped_library import Loader, spare_memory
 from pytrace_ebpf.record.agent.inject.ptrace import NotStopped, Stopped
 from pytrace_ebpf.record.agent.inject.remote_call import call, write
 from pytrace_ebpf.record.agent.script import one_line

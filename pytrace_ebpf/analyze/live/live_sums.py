@@ -1,0 +1,85 @@
+"""What a segment adds to a picture: sums by thread, by function, by line and by wait, of its samples and its threads' states."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from pytrace_ebpf.analyze.live.live_stacks import functions_of
+from pytrace_ebpf.analyze.live.weights import Ints
+from pytrace_ebpf.analyze.samples.paths import NO_FRAMES
+from pytrace_ebpf.trace.snapshot import OUTSIDE, SELF_TIMES, TIMES
+from pytrace_ebpf.trace.states import NAMES
+
+THREAD = ["pid", "tid"]
+KEYS = {
+    "threads": THREAD,
+    "functions": [*THREAD, "func_id"],
+    "lines": [*THREAD, "func_id", "line"],
+    "waits": [*THREAD, "kind", "syscall", "func_id", "by_tid"],
+}
+"""By which each table has one row."""
+_OFF = list(TIMES[1:])
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Tables by name, each with KEYS and what adds up; `last`: by thread (KEYS) the function in which it was seen last."""
+
+    tables: dict[str, pd.DataFrame]
+    last: "pd.Series[int]"
+
+
+def sums(samples: pd.DataFrame, stacks: pd.DataFrame, natives: Ints, intervals: pd.DataFrame) -> Sums:
+    """Of samples as of weights.Weights, their stacks (schema.STACKS), native functions, and the intervals of states.LiveStates."""
+    found = functions_of(stacks, samples["stack_id"].to_numpy(np.int64), natives)
+    leaves = found.leaves.reindex(samples["stack_id"].to_numpy())
+    leaves.index = samples.index
+    leaves.loc[samples["stack_id"] == NO_FRAMES, "func_id"] = OUTSIDE
+    own = samples[[*THREAD, "ts", "stack_id", *TIMES, "kind", "syscall", "by_tid"]].assign(func_id=leaves["func_id"], line=leaves["line"], samples=1)
+    by_stack = own.groupby([*THREAD, "stack_id"], sort=False)[[*TIMES, "samples"]].sum().reset_index()
+    total = by_stack.merge(found.members, on="stack_id").groupby(KEYS["functions"])[[*TIMES, "samples"]].sum()
+    self_ = own.groupby(KEYS["functions"])[list(TIMES)].sum().set_axis(list(SELF_TIMES), axis=1)
+    functions = total.join(self_, how="outer").fillna(0).astype(np.int64).reset_index()
+    lines = own[own["func_id"] >= 0].groupby(KEYS["lines"])[[*TIMES, "samples"]].sum().reset_index()
+    away = own[(own[_OFF].sum(axis=1) > 0).to_numpy()].assign(queue_ns=own["runq_wait_ns"])
+    away["wait_ns"] = away[_OFF].sum(axis=1) - away["queue_ns"]
+    waits = away.groupby(KEYS["waits"])[["wait_ns", "queue_ns", "samples"]].sum().reset_index()
+    held = _held_on_core(samples, leaves, intervals)
+    threads = (
+        of_threads(intervals).add(held, fill_value=0).fillna(0).astype(np.int64).reset_index() if len(held) else of_threads(intervals).reset_index()
+    )
+    last = own.sort_values("ts").groupby(THREAD)["func_id"].last()
+    return Sums({"threads": threads, "functions": functions, "lines": lines, "waits": waits}, last)
+
+
+def of_threads(intervals: pd.DataFrame) -> pd.DataFrame:
+    """TIMES by thread, and gil_held_ns of what they had of the GIL off their cores."""
+    length = (intervals["end_ns"] - intervals["start_ns"]).to_numpy(np.int64)
+    state = intervals["state"].astype("object")
+    columns = {f"{name}_ns": np.where(state == name, length, 0) for name in NAMES}
+    columns["unknown_ns"] = length - sum(columns.values())
+    columns["gil_held_ns"] = np.where(intervals["held"], length, 0)
+    columns["samples"] = np.zeros(len(length), np.int64)
+    return pd.DataFrame({"pid": intervals["pid"], "tid": intervals["tid"], **columns}).groupby(THREAD).sum()
+
+
+def _held_on_core(samples: pd.DataFrame, leaves: pd.DataFrame, intervals: pd.DataFrame) -> pd.DataFrame:
+    """How long threads had the GIL on a core. Who runs Python has it.
+
+    Who runs what Python called has it too, unless the thread lost its core about then without having it, or another one ran Python.
+    """
+    on_core = (samples["off_ns"] == 0).to_numpy() & (leaves["func_id"] != OUTSIDE).to_numpy()
+    if not on_core.any():
+        return pd.DataFrame({"gil_held_ns": np.zeros(0, np.int64)})
+    rows = samples.loc[on_core, [*THREAD, "ts"]].assign(ns=samples["on_cpu_ns"], native=leaves["native"].eq(True), samples=1)
+    rows = rows.sort_values("ts", kind="stable").astype(dict.fromkeys(THREAD, np.int64))
+    period = int(rows["ns"].min())
+    python = rows.loc[~rows["native"], ["pid", "ts", "tid"]].rename(columns={"tid": "holder"})
+    lost = intervals.loc[intervals["kind"] == "preempted", [*THREAD, "began_ns", "held"]].rename(columns={"began_ns": "ts"})
+    lost = lost.sort_values("ts", kind="stable").astype(dict.fromkeys(THREAD, np.int64))
+    others = pd.merge_asof(rows, python, on="ts", by="pid", direction="nearest", tolerance=period)["holder"].to_numpy(float)
+    held = pd.merge_asof(rows, lost, on="ts", by=THREAD, direction="nearest", tolerance=period)["held"].to_numpy(float)
+    without = np.where(np.isnan(held), ~np.isnan(others) & (others != rows["tid"].to_numpy()), held == 0)
+    rows.loc[rows["native"].to_numpy() & without, "ns"] = 0
+    return rows.groupby(THREAD).agg(gil_held_ns=("ns", "sum"), samples=("samples", "sum"))

@@ -1,0 +1,1 @@
+"""The options that commands share, and which of them go together."""

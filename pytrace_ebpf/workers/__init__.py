@@ -1,0 +1,1 @@
+"""A file per worker process: self_command.py starts main() of it, and nothing imports it."""
