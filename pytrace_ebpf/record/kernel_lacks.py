@@ -65,7 +65,7 @@ def _fields(kernel: KernelTypes) -> list[Lack]:
     if kernel.offset("sched_info", "run_delay") is None:
         found.append(
             Lack(
-                "run queue",
+                "run delay",
                 "the kernel does not count how long threads wait for a core, so that beside samples every switch is recorded to say what they waited for",
             )
         )
