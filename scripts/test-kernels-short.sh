@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# != 0 ] || set -- 6.1 6.12
-within=${SECONDS_IN_ALL:-300}
+within=${SECONDS_IN_ALL:-240} # and to compile for each
 tests=(tests/bpf/test_verifier.py::test_of_{scheduling,samples} "tests/bpf/test_counts.py::test_calls_equal_what_the_interpreter_counts[python3.11-usdt-exceptions]")
 
 failed=0

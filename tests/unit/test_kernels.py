@@ -1,5 +1,6 @@
 """The table of kernels counts what passed, keeps what was not tried, and names tests that there are."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -87,3 +88,10 @@ def test_a_kernel_of_another_processor_has_a_row_of_its_own(tmp_path: Path) -> N
     releases = "6.1.0-50-cloud-amd64", "6.1.0-50-cloud-arm64"
     said = written(*(results(tmp_path / f"{release}.xml", release, passed) for release in releases)).stdout
     assert [row(said, kernel)["off the core"] for kernel in ("6.1.0-50", "6.1.0-50 arm64")] == ["1 of 1"] * 2
+
+
+def test_a_kernel_without_an_image_is_left_out_of_the_short_part_and_fails_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [REPOSITORY / "scripts" / "test-kernels-short.sh", "6.1"], env=os.environ | {"PYTRACE_VM": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "") and "kernel 6.1: left out" in done.stdout
