@@ -42,7 +42,10 @@ def compile_all(release: str, saying: Callable[[str], None]) -> bool:
             if bpf_object.is_kept(name, kernel):
                 continue
             if release != platform.release() and kernel.tree is None and not merged.exists():  # Debian has split them
-                headers.link(headers.parts_of(_MODULES / release / "build"), merged)
+                parts = headers.parts_of(_MODULES / release / "build")
+                if not parts:
+                    raise HostError(f"a part of the headers of Linux {release} is missing; the first recording under it looks again")
+                headers.link(parts, merged)
                 kernel = Kernel(release, None, merged)
             saying(f"compiling {name} for Linux {release}")
             began = time.monotonic()

@@ -34,10 +34,11 @@ def trees(root: Path = Path("/")) -> list[Path]:
 def parts_of(tree: Path) -> list[Path]:
     """The parts that make a tree whole; [] where one is missing."""
     tree = tree.resolve()
-    common = tree.with_name(tree.name.rpartition("-")[0] + "-common")  # Debian packs it in two
     if (tree / _WRITTEN).exists():
         return [tree]
-    return [common, tree] if (common / _WRITTEN).exists() else []
+    words = tree.name.split("-")  # Debian packs it in two: 6.1.0-18-amd64 or 6.1.0-18-cloud-amd64, and 6.1.0-18-common
+    commons = (tree.with_name("-".join([*words[:many], "common"])) for many in range(len(words) - 1, 0, -1))
+    return next(([common, tree] for common in commons if (common / _WRITTEN).exists()), [])
 
 
 def link(parts: Sequence[Path], to: Path = SYSTEM_HEADERS) -> None:

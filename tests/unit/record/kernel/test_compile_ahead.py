@@ -35,15 +35,17 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, bytes]:
     return found
 
 
-@pytest.fixture
-def split_in_two(tmp_path: Path) -> None:
-    """Headers of OTHER, as Debian packs them."""
-    own, common = tmp_path / "src" / "linux-headers-6.1.0-18-amd64", tmp_path / "src" / "linux-headers-6.1.0-18-common"
+@pytest.fixture(params=["6.1.0-18-amd64", "6.1.0-18-cloud-amd64"])
+def split_in_two(tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """Headers of a kernel of that release, as Debian packs them."""
+    release = str(request.param)
+    own, common = tmp_path / "src" / f"linux-headers-{release}", tmp_path / "src" / "linux-headers-6.1.0-18-common"
     for folder, name in ((own, "generated/autoconf.h"), (common, "linux/kconfig.h")):
         (folder / "include" / name).parent.mkdir(parents=True)
         (folder / "include" / name).touch()
-    (tmp_path / OTHER).mkdir()
-    (tmp_path / OTHER / "build").symlink_to(own)
+    (tmp_path / release).mkdir()
+    (tmp_path / release / "build").symlink_to(own)
+    return release
 
 
 def test_each_is_compiled_once(kept: dict[str, bytes]) -> None:
@@ -55,7 +57,7 @@ def test_each_is_compiled_once(kept: dict[str, bytes]) -> None:
 
 
 def test_a_kernel_that_is_to_be_booted_finds_what_was_compiled_for_it(
-    kept: dict[str, bytes], split_in_two: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    kept: dict[str, bytes], split_in_two: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     trees: list[set[str]] = []
 
@@ -65,10 +67,10 @@ def test_a_kernel_that_is_to_be_booted_finds_what_was_compiled_for_it(
         return b'{"maps": [], "structs": {}, "programs": {}}'
 
     monkeypatch.setattr(bpf_object, "_compile", compile_)
-    assert compile_ahead.compile_all(OTHER, lambda sentence: None)
+    assert compile_ahead.compile_all(split_in_two, lambda sentence: None)
     assert trees == [{"include/generated/autoconf.h", "include/linux/kconfig.h"}] * len(compile_ahead.sources())
     assert not compile_ahead.all_kept()
-    monkeypatch.setattr(platform, "release", lambda: OTHER)  # it is booted
+    monkeypatch.setattr(platform, "release", lambda: split_in_two)  # it is booted
     monkeypatch.setattr(host, "header_tree", lambda: None)  # and bcc finds its headers
     assert compile_ahead.all_kept()
 
@@ -79,6 +81,12 @@ def test_without_its_headers_others_are_taken_as_they_will_be(kept: dict[str, by
     monkeypatch.setattr(platform, "release", lambda: OTHER)
     monkeypatch.setattr(host, "header_tree", lambda: tmp_path / "headers")
     assert compile_ahead.all_kept()
+
+
+def test_half_of_its_headers_are_none(kept: dict[str, bytes], split_in_two: str, tmp_path: Path) -> None:
+    (tmp_path / "src" / "linux-headers-6.1.0-18-common" / "include" / "linux" / "kconfig.h").unlink()
+    with pytest.raises(HostError, match="a part of the headers"):
+        compile_ahead.compile_all(split_in_two, lambda sentence: None)
 
 
 @pytest.mark.parametrize(("release", "said"), [(OTHER, "no headers of Linux 6.1.0-18-amd64"), ("../../etc", "is no release of a kernel"), ("", "")])
