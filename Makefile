@@ -78,7 +78,7 @@ check: setup ## layout of the code, ruff, mypy, the generated documents and who 
 	@$(BIN)/mypy
 	@$(BIN)/python scripts/generate_docs.py --check
 	@if command -v npm >/dev/null; then cd page && npm ci --silent && npm run --silent check; fi
-	@$(BIN)/python -m pytest -q -p no:cacheprovider tests/unit/test_architecture.py
+	@$(BIN)/python -m pytest -q -p no:cacheprovider tests/unit/repository/test_architecture.py
 
 check-docs: setup ## run the commands behind figures and promises of README and the docs, under a minute, and compare
 	@$(AS_ROOT) $(BIN)/python scripts/check_docs.py

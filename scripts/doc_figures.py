@@ -2,7 +2,8 @@
 
     scripts/check_docs.py --list        prints the list, and which of them `make check-docs` compares itself
 
-A figure is a number with a unit or a per cent; what stands as code is an option, not a figure. tests/unit/test_doc_figures.py fails where a section with figures has no command.
+A figure is a number with a unit or a per cent; what stands as code is an option, not a figure. tests/unit/repository/test_doc_figures.py fails where a
+section with figures has no command.
 """
 
 import importlib

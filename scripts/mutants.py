@@ -1,6 +1,6 @@
 """Whether the unit tests notice when the code is wrong: small changes (mutants) chosen by a seed, in Python and C, each tried by the tests that meet it.
 
-    scripts/mutants.py [--count 200] [--seed 1] [--only REGEX] [--at-least 90]
+    scripts/mutants.py [--count 200] [--seed 1] [--only REGEX] [--at-least 90] [--tests PATH...]
 
 Works in a copy of the tree. universalmutator makes the changes; those that leave the code as it is, or that no compiler takes, are passed over. A mutant is
 killed when a test fails that passes without it, or when they take longer than --seconds. All tests run once first, to see which lines each one runs:
@@ -132,8 +132,8 @@ def importing(changed: str) -> set[str]:
 class Suite:
     """The unit tests that pass: how long each takes, and which lines it runs, as one run of all of them showed."""
 
-    def __init__(self, tree: Path) -> None:
-        words = ["-n", "2", "--cov", PACKAGE, "--cov-context", "test", "--cov-report", "", "--junitxml", "tests.xml", UNIT]
+    def __init__(self, tree: Path, tests: list[str]) -> None:
+        words = ["-n", "2", "--cov", PACKAGE, "--cov-context", "test", "--cov-report", "", "--junitxml", "tests.xml", *tests]
         pytest(tree, words, None)
         self.seconds = {
             f"{case.attrib['classname'].replace('.', '/')}.py::{case.attrib['name']}": float(case.attrib["time"])
@@ -264,13 +264,14 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", metavar="REGEX")
+    parser.add_argument("--tests", nargs="+", default=[UNIT], metavar="PATH", help="no others than these")
     parser.add_argument("--seconds", type=int, default=900)
     parser.add_argument("--at-least", type=float, default=90)
     args = parser.parse_args()
     killed = tried = 0
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = copied(Path(folder) / "tree")
-        suite = Suite(tree)
+        suite = Suite(tree, args.tests)
         print(f"{len(suite.seconds)} tests pass.", flush=True)
         for mutant in chosen(args.only, args.seed):
             by = killer(tree, mutant, suite, args.seconds)

@@ -1,4 +1,4 @@
-/* aarch64, little-endian. Python's side is pytrace_ebpf/processors/aarch64.py; tests/unit/test_processors.py compares the two. */
+/* aarch64, little-endian. Python's side is pytrace_ebpf/processors/aarch64.py; tests/unit/processors/test_processors.py compares the two. */
 #ifndef PYTRACE_AARCH64_H
 #define PYTRACE_AARCH64_H
 

@@ -1,4 +1,4 @@
-/* x86-64. Python's side is pytrace_ebpf/processors/x86_64.py; tests/unit/test_processors.py compares the two. */
+/* x86-64. Python's side is pytrace_ebpf/processors/x86_64.py; tests/unit/processors/test_processors.py compares the two. */
 #ifndef PYTRACE_X86_64_H
 #define PYTRACE_X86_64_H
 

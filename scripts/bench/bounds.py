@@ -7,7 +7,7 @@ generators, exceptions, functions, short threads, waits, locks and requests by t
 scheduling above what the plain sums (report) take.
 
 Each trace is made, then each command answers from nothing in a process of its own: time and CPU time of the whole command, its peak memory and, of
-exports, the size of the file. tests/unit/test_bounds.py holds what comes out of the first pass to be right.
+exports, the size of the file. tests/unit/derive/test_bounds.py holds what comes out of the first pass to be right.
 """
 
 import argparse

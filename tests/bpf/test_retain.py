@@ -13,7 +13,7 @@ from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import COMMAND, Recorder, reported, wait_until
 from tests.conftest import PATIENCE_S, SOURCES
 from tests.sums_hold import assert_sums_hold
-from tests.unit.test_long_recordings import with_rows
+from tests.unit.record.output.test_long_recordings import with_rows
 
 # Two threads whose outermost calls never return; what they call changes, so that what was called before the beginning is known by it alone.
 SERVICE = """

@@ -15,7 +15,7 @@ from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import lost
 from tests.bpf.test_gc_and_imports import facts
 from tests.conftest import TARGETS, Python, Target
-from tests.unit.test_agent_values import ACCOUNT
+from tests.unit.record.agent.test_agent_values import ACCOUNT
 
 pytestmark = pytest.mark.gil
 

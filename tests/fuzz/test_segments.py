@@ -12,7 +12,7 @@ from pytrace_ebpf.record.options import Keep
 from pytrace_ebpf.trace.schema import SEGMENTS
 from tests.fuzz.reading import try_commands
 from tests.fuzz.test_manifest import EXAMPLES, changed, changes
-from tests.unit.test_long_recordings import PID, recorded, segments, work
+from tests.unit.record.output.test_long_recordings import PID, recorded, segments, work
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from pytrace_ebpf.trace.reader import Trace
 from tests.bpf.conftest import COMMAND, Recorder, has_agent, lost, wait_until
 from tests.conftest import PATIENCE_S, links_of
 from tests.unit.agent_pythons import built
-from tests.unit.test_arena_forged import chunk, event, function, header
+from tests.unit.record.agent.test_arena_forged import chunk, event, function, header
 
 NOBODY, ANOTHER = 65534, 65533
 PYTHON = "/usr/bin/python3.11"

@@ -10,7 +10,7 @@ import pytrace_ebpf
 from tests.agent_arena import Session
 from tests.bpf.conftest import COMMAND
 from tests.torch.conftest import PATIENCE_S
-from tests.unit.test_agent_values import rows
+from tests.unit.record.agent.test_agent_values import rows
 
 PROGRAM = """
 import json, torch
