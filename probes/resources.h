@@ -133,7 +133,7 @@ static __always_inline __u32 read_path(char *to, __u64 file)
 /* The id of the resource that is `file`, which is named if it was not yet; 0: it is not known. */
 static __always_inline __u64 resource_of(__u64 file, __u32 pid, __s32 descriptor)
 {
-    __u64 inode, super, number, magic, name = 0, sock = 0, id;
+    __u64 inode, super, number, magic = 0, name = 0, sock = 0, id;
     struct resource_event *event;
     struct path_event *path;
     struct sock_ends ends = {};
