@@ -108,6 +108,48 @@ struct sched_event {
     __u16 kind; /* SCHED_* */
     __u32 other_pid; /* process of other where known, 0 = not */
     __s32 holder;    /* OUT: thread that holds the GIL, as its process calls it; 0 = nobody; else HOLDER_UNKNOWN */
+    __u64 resource;  /* OUT: resource_event.id of what it waits for; WAKING: of what its epoll instance found ready; 0 = none is known */
+};
+
+#define RESOURCE_NAME 128 /* bytes: more than of a unix socket's address without its family */
+
+/* A socket, a pipe or an anonymous file that a thread waits for: see resources.h. */
+struct resource_event {
+    __u64 id;
+    __u64 inode;
+    __u32 device;
+    __u32 mode;       /* i_mode */
+    __u32 pid;        /* process that waits for it */
+    __s32 descriptor; /* and as what it has it */
+    __u32 local[4];   /* addresses, as they are sent */
+    __u32 remote[4];
+    __u16 local_port;
+    __u16 remote_port; /* as it is sent */
+    __u16 family;      /* of addresses; 0 = it is no socket */
+    __u16 type;
+    __u16 protocol;
+    __u8 state;        /* of TCP */
+    __u8 named;        /* a unix socket has an address */
+    __u32 peer;        /* process at the other end of a unix socket, 0 = not known */
+    __u32 anonymous;   /* 1 = no file has it; name: as in [eventpoll] */
+    __u32 pad;
+    char name[RESOURCE_NAME];
+};
+
+#define PATH_NAME 256 /* bytes of one name, with its zero */
+#define PATH_SIZE 1024
+#define PATH_WHOLE 0x80000000 /* of path_event.length: all names are there */
+
+/* A file with a name, that a thread waits for. */
+struct path_event {
+    __u64 id;
+    __u64 inode;
+    __u32 device;
+    __u32 mode;
+    __u32 pid;
+    __s32 descriptor;
+    __u32 length; /* bytes of names, and PATH_WHOLE */
+    char names[PATH_SIZE + 4]; /* its own, that of the directory, and so on up to the root, each with its zero byte */
 };
 
 /* The program that a process has become: its arguments as exec was given them, each with its zero byte. */
@@ -295,6 +337,7 @@ struct stack_event {
 #define LOSS_SCHED_IN 17         /* the kernel reported no switch to a thread. User space finds these three by what follows (rebuild/states.c) */
 #define LOSS_SCHED_OUT 18        /* nor one away from it */
 #define LOSS_SCHED_WAKING 19     /* nor its wake-up */
-#define LOSS_CLASSES 20
+#define LOSS_RESOURCE_RING 20    /* ring of resources full: it is named when it is next waited for */
+#define LOSS_CLASSES 21
 
 #endif

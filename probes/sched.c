@@ -8,6 +8,8 @@
 #include "common.h"
 #include "processor.h"
 
+#define WAITS_ON 512 /* system calls with greater numbers wait for nothing that is known */
+
 struct settings {
     __u32 follow;         /* children become traced processes */
     __u32 state_given;    /* sched_switch has the state of the thread that leaves as an argument: Linux 5.18 */
@@ -27,8 +29,18 @@ struct settings {
     __u32 task_thread_pid; /* 0: this and the next two are not known */
     __u32 pid_level;      /* offsets in struct pid */
     __u32 pid_numbers;
+    __u32 resources_known; /* 0: none of the offsets below is */
+    __u32 task_files, files_table, table_size, table_files;
+    __u32 file_inode, file_path, file_private;
+    __u32 inode_mode, inode_super, inode_number, super_device, super_magic;
+    __u32 dentry_parent, dentry_name, mount_root, mount_itself, mount_parent, mount_point;
+    __u32 socket_sock, sock_type, sock_protocol, sock_peer, sock_local6, sock_remote6;
+    __u32 unix_peer, unix_address, unix_length, unix_name; /* 0: the names of unix sockets are not known */
+    __u32 epoll_ready, item_link, item_file;  /* 0: nor what epoll found */
+    __u8 waits_on[WAITS_ON];                  /* by number of a system call: ON_* of resources.h */
 };
 LAYOUT(settings);
+#include "resources.h"
 
 BPF_RINGBUF_OUTPUT(sched, RING_PAGES);
 LAYOUT(sched_event);
@@ -114,6 +126,7 @@ static __always_inline struct sched_event *reserve(__u32 pid, __u32 tid, __u32 k
     event->kind = kind;
     event->other_pid = 0;
     event->holder = HOLDER_UNKNOWN;
+    event->resource = 0;
     return event;
 }
 
@@ -283,7 +296,7 @@ TRACEPOINT(sched_switch)
         return 0;
     ts = bpf_ktime_get_ns();
     if (prev_pid) {
-        __u64 state = reported_state(ctx), address = 0, stack_pointer = 0;
+        __u64 state = reported_state(ctx), address = 0, stack_pointer = 0, resource = 0;
         REGS_CALL_TYPE nr = -1;
         struct gil *gil = gils.lookup(&prev_pid);
         __u64 of = gil ? gil->holder : 0, other;
@@ -303,6 +316,8 @@ TRACEPOINT(sched_switch)
                     address = other | OTHER_GIL;
                     of = other + GIL_HOLDER;
                 }
+            } else {
+                resource = resource_waited_for(prev_pid, prev, nr, address, regs);
             }
         }
         holder = gil_holder(gil, of, prev_pid, prev);
@@ -314,6 +329,7 @@ TRACEPOINT(sched_switch)
             event->syscall = (__s64)nr;
             event->address = address;
             event->holder = holder;
+            event->resource = resource;
             sched.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
         }
     }
@@ -389,14 +405,15 @@ TRACEPOINT(softirq_exit)
     return 0;
 }
 
-static __always_inline void waking(__u64 task)
+static __always_inline void waking(__u64 task, int waited)
 {
     __u32 tid = FIELD(task, SETTINGS->task_pid), pid = process_of(tid);
     struct sched_event *event;
-    __u64 waker;
+    __u64 waker, resource;
 
     if (!pid)
         return;
+    resource = waited ? resource_ready(pid, tid) : 0;
     event = reserve(pid, tid, SCHED_WAKING, bpf_ktime_get_ns());
     if (!event)
         return;
@@ -404,19 +421,20 @@ static __always_inline void waking(__u64 task)
     event->other = waker;
     event->other_pid = waker >> 32;
     event->cpu = FIELD(task, SETTINGS->task_cpu);
+    event->resource = resource;
     sched.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 }
 
 /* In the waker's context, unlike sched_wakeup, which another core may run for it. */
 TRACEPOINT(sched_waking)
 {
-    waking(ctx->args[0]);
+    waking(ctx->args[0], 1);
     return 0;
 }
 
 TRACEPOINT(sched_wakeup_new)
 {
-    waking(ctx->args[0]);
+    waking(ctx->args[0], 0);
     return 0;
 }
 

@@ -19,7 +19,7 @@ const of = (report, rows = report.rows) => `${count(rows.length)} of ${count(rep
 export function waits(model, main) {
   const report = model.page.tables.wait, w = model.waits, most = Math.max(1, ...report.rows.map(r => r.total_ns)), colours = model.page.parts.map(p => p[1]);
   const colour = kind => kind === "gil" ? colours[2] : kind === "preempted" ? colours[1] : colours[3];
-  const what = r => r.primitive ?? (r.lock_address != null ? `${r.kind} ${"0x" + r.lock_address.toString(16)}` : r.kind === "gil" ? "GIL" : r.kind + (r.syscall && r.kind !== "stop-the-world" ? ` ${r.syscall}` : ""));
+  const what = r => r.primitive ?? (r.resource != null ? r.resource + (r.syscall ? ` (${r.syscall})` : "") : r.lock_address != null ? `${r.kind} ${"0x" + r.lock_address.toString(16)}` : r.kind === "gil" ? "GIL" : r.kind + (r.syscall && r.kind !== "stop-the-world" ? ` ${r.syscall}` : ""));
   const who = r => {
     if (r.partner_qualname && r.partner_func_ns >= 0.25 * r.total_ns) return nameCell((r.partner_primitive ? r.partner_primitive + " by " : "") + r.partner_qualname, place(r.partner_file, r.partner_first_line));
     if (r.partner_ns < 0.25 * r.total_ns) return "many";

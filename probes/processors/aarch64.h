@@ -11,6 +11,9 @@
 #define REGS_CALL syscallno
 #define REGS_CALL_TYPE __s32
 #define REGS_FIRST orig_x0
+#define REGS_SECOND regs[1]
+#define REGS_THIRD regs[2]
+#define REGS_FOURTH regs[3]
 #define REGS_IP pc
 #define REGS_SP sp
 #define REGS_FP regs[29]

@@ -7,10 +7,13 @@
 #define SYSCALL_FUTEX 202
 #define SYSCALL_CLONE3 435
 
-/* Of struct pt_regs as the kernel keeps it for a thread in a system call: its number, of which type that is, and its first argument. */
+/* Of struct pt_regs as the kernel keeps it for a thread in a system call: its number, of which type that is, and its arguments. */
 #define REGS_CALL orig_ax
 #define REGS_CALL_TYPE __u64
 #define REGS_FIRST di
+#define REGS_SECOND si
+#define REGS_THIRD dx
+#define REGS_FOURTH r10
 #define REGS_IP ip
 #define REGS_SP sp
 #define REGS_FP bp

@@ -10,15 +10,17 @@ _REGISTERS = tuple(f"x{number}" for number in range(31))
 
 # include/uapi/asm-generic/unistd.h. There is no poll, select, pause, epoll_wait, vfork, unlink or rmdir: the C library makes others of these.
 _CALLS = {
-    "epoll_pwait": 22, "fcntl": 25, "ioctl": 29, "unlinkat": 35, "openat": 56, "close": 57, "lseek": 62, "read": 63, "write": 64,
-    "pread64": 67, "pselect6": 72, "ppoll": 73, "newfstatat": 79, "fstat": 80, "capget": 90, "capset": 91, "exit": 93,
-    "exit_group": 94, "waitid": 95, "futex": 98, "set_robust_list": 99, "nanosleep": 101, "clock_gettime": 113,
-    "clock_nanosleep": 115, "sched_yield": 124, "restart_syscall": 128, "rt_sigaction": 134, "rt_sigprocmask": 135,
-    "rt_sigreturn": 139, "setfsuid": 151, "setfsgid": 152, "setgroups": 159, "prctl": 167, "getpid": 172, "gettid": 178,
-    "accept": 202, "sendto": 206, "recvfrom": 207, "recvmsg": 212, "brk": 214, "munmap": 215, "mremap": 216, "clone": 220,
-    "mmap": 222, "mprotect": 226, "madvise": 233, "perf_event_open": 241, "accept4": 242, "wait4": 260, "getrandom": 278,
-    "bpf": 280, "statx": 291, "rseq": 293, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "clone3": 435, "openat2": 437,
-    "epoll_pwait2": 441,
+    "epoll_pwait": 22, "fcntl": 25, "ioctl": 29, "flock": 32, "unlinkat": 35, "ftruncate": 46, "fallocate": 47, "openat": 56,
+    "close": 57, "getdents64": 61, "lseek": 62, "read": 63, "write": 64, "readv": 65, "writev": 66, "pread64": 67, "pwrite64": 68,
+    "preadv": 69, "pwritev": 70, "sendfile": 71, "pselect6": 72, "ppoll": 73, "vmsplice": 75, "splice": 76, "tee": 77, "newfstatat": 79,
+    "fstat": 80, "fsync": 82, "fdatasync": 83, "sync_file_range": 84, "capget": 90, "capset": 91, "exit": 93, "exit_group": 94,
+    "waitid": 95, "futex": 98, "set_robust_list": 99, "nanosleep": 101, "clock_gettime": 113, "clock_nanosleep": 115,
+    "sched_yield": 124, "restart_syscall": 128, "rt_sigaction": 134, "rt_sigprocmask": 135, "rt_sigreturn": 139, "setfsuid": 151,
+    "setfsgid": 152, "setgroups": 159, "prctl": 167, "getpid": 172, "gettid": 178, "accept": 202, "connect": 203, "sendto": 206,
+    "recvfrom": 207, "sendmsg": 211, "recvmsg": 212, "readahead": 213, "brk": 214, "munmap": 215, "mremap": 216, "clone": 220,
+    "mmap": 222, "mprotect": 226, "madvise": 233, "perf_event_open": 241, "accept4": 242, "recvmmsg": 243, "wait4": 260, "syncfs": 267,
+    "sendmmsg": 269, "getrandom": 278, "bpf": 280, "copy_file_range": 285, "preadv2": 286, "pwritev2": 287, "statx": 291, "rseq": 293,
+    "io_uring_enter": 426, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "clone3": 435, "openat2": 437, "epoll_pwait2": 441,
 }  # fmt: skip
 
 

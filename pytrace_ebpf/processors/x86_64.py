@@ -10,14 +10,17 @@ _ENCODING = ("rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", *(f"r{numbe
 
 _CALLS = {  # arch/x86/entry/syscalls/syscall_64.tbl
     "read": 0, "write": 1, "close": 3, "fstat": 5, "poll": 7, "lseek": 8, "mmap": 9, "mprotect": 10, "munmap": 11, "brk": 12,
-    "rt_sigaction": 13, "rt_sigprocmask": 14, "rt_sigreturn": 15, "ioctl": 16, "pread64": 17, "select": 23, "sched_yield": 24,
-    "mremap": 25, "madvise": 28, "pause": 34, "nanosleep": 35, "getpid": 39, "accept": 43, "sendto": 44, "recvfrom": 45, "recvmsg": 47,
-    "clone": 56, "vfork": 58, "exit": 60, "wait4": 61, "fcntl": 72, "rmdir": 84, "unlink": 87, "setgroups": 116, "setfsuid": 122,
-    "setfsgid": 123, "capget": 125, "capset": 126, "prctl": 157, "gettid": 186, "futex": 202, "restart_syscall": 219,
-    "clock_gettime": 228, "clock_nanosleep": 230, "exit_group": 231, "epoll_wait": 232, "waitid": 247, "openat": 257,
-    "newfstatat": 262, "pselect6": 270, "ppoll": 271, "set_robust_list": 273, "epoll_pwait": 281, "accept4": 288,
-    "perf_event_open": 298, "getrandom": 318, "bpf": 321, "statx": 332, "rseq": 334, "fsopen": 430, "fsconfig": 431, "fsmount": 432,
-    "clone3": 435, "openat2": 437, "epoll_pwait2": 441,
+    "rt_sigaction": 13, "rt_sigprocmask": 14, "rt_sigreturn": 15, "ioctl": 16, "pread64": 17, "pwrite64": 18, "readv": 19, "writev": 20,
+    "select": 23, "sched_yield": 24, "mremap": 25, "madvise": 28, "pause": 34, "nanosleep": 35, "getpid": 39, "sendfile": 40,
+    "connect": 42, "accept": 43, "sendto": 44, "recvfrom": 45, "sendmsg": 46, "recvmsg": 47, "clone": 56, "vfork": 58, "exit": 60,
+    "wait4": 61, "fcntl": 72, "flock": 73, "fsync": 74, "fdatasync": 75, "ftruncate": 77, "rmdir": 84, "unlink": 87,
+    "setgroups": 116, "setfsuid": 122, "setfsgid": 123, "capget": 125, "capset": 126, "prctl": 157, "gettid": 186, "readahead": 187,
+    "futex": 202, "getdents64": 217, "restart_syscall": 219, "clock_gettime": 228, "clock_nanosleep": 230, "exit_group": 231,
+    "epoll_wait": 232, "waitid": 247, "openat": 257, "newfstatat": 262, "pselect6": 270, "ppoll": 271, "set_robust_list": 273,
+    "splice": 275, "tee": 276, "sync_file_range": 277, "vmsplice": 278, "epoll_pwait": 281, "fallocate": 285, "accept4": 288,
+    "preadv": 295, "pwritev": 296, "perf_event_open": 298, "recvmmsg": 299, "syncfs": 306, "sendmmsg": 307, "getrandom": 318,
+    "bpf": 321, "copy_file_range": 326, "preadv2": 327, "pwritev2": 328, "statx": 332, "rseq": 334, "io_uring_enter": 426,
+    "fsopen": 430, "fsconfig": 431, "fsmount": 432, "clone3": 435, "openat2": 437, "epoll_pwait2": 441,
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from pytrace_ebpf.record.kernel import system_calls
 from pytrace_ebpf.record.kernel.abilities import calling
 from pytrace_ebpf.record.kernel.btf import KernelTypes
 from pytrace_ebpf.record.sampling.fields import fields as fields_of_samples
-from pytrace_ebpf.record.scheduling import sched
+from pytrace_ebpf.record.scheduling import resources, sched
 from pytrace_ebpf.record.scheduling.tracepoints import EXACT, TRACEPOINTS, WITHOUT
 
 
@@ -56,6 +56,8 @@ def _fields(kernel: KernelTypes) -> list[Lack]:
         found.append(Lack("ends", "the kernel's type information lacks how a process ends, so that exit codes are those of children alone"))
     if not known["task_thread_pid"]:
         found.append(Lack("ids", "the kernel's type information lacks a thread's number in its container, so that it is known by the host's alone"))
+    if not resources.settings(kernel)["resources_known"]:
+        found.append(Lack("resources", resources.NOT_KNOWN))
     try:
         fields_of_samples(kernel)
     except HostError as error:
@@ -63,7 +65,7 @@ def _fields(kernel: KernelTypes) -> list[Lack]:
     if kernel.offset("sched_info", "run_delay") is None:
         found.append(
             Lack(
-                "run queue",
+                "run delay",
                 "the kernel does not count how long threads wait for a core, so that beside samples every switch is recorded to say what they waited for",
             )
         )

@@ -41,6 +41,8 @@ def _of(table: Table) -> Iterator[Join]:
             yield Join(table.name, (name,), "tasks", ("coroutine_id",))
         elif name == "request_id":
             yield Join(table.name, (name,), "calls", ("call_id",))
+        elif name == "resource_id":
+            yield Join(table.name, (name,), "resources", ("resource_id",))
         elif name == "stack_id":
             yield Join(table.name, (name,), "stacks", ("stack_id",))
         elif name == "parent_id" and table.name == "profile":

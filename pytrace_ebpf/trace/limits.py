@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 from pytrace_ebpf.trace.left_out import WHY
 from pytrace_ebpf.trace.observed import VALUE_STATUSES, WHATS
 from pytrace_ebpf.trace.profile import SQUARES
+from pytrace_ebpf.trace.resources import RESOURCE_KINDS
 from pytrace_ebpf.trace.schema import LAYERS, LOSS_CLASSES, STATUSES, TASK_STATUSES, WAIT_KINDS, CallKind, SchedKind
 
 _MOST_NS = 1 << 61  # 73 years: sums of two are far from the end of int64
@@ -70,6 +71,7 @@ _BY_TABLE = {
     **{("profile", name): Limits(0, 1e37) for name in SQUARES},
     ("tree", "depth"): Limits(-1),
     ("waits", "kind"): Limits(words=WAIT_KINDS),
+    ("resources", "kind"): Limits(words=RESOURCE_KINDS),
     ("calls", "status"): Limits(words=STATUSES),
     ("operators", "status"): Limits(words=STATUSES),
     **{(table, "what"): Limits(words=WHATS) for table in ("observed", "values")},

@@ -75,6 +75,10 @@ class Logs:
         """One row per thread of other processes that was met, in the order of tid; columns as in schema.NEIGHBOURS."""
         return self._keyed("neighbours")
 
+    def resources(self) -> pd.DataFrame:
+        """One row per file, socket or the like that was waited for, in the order of resource_id; columns as in schema.RESOURCES."""
+        return self._keyed("resources")
+
     def cputime(self) -> pd.DataFrame:
         """Samples of CPU time, where there are no scheduling events; columns as in schema.CPUTIME."""
         return self._log("cputime", None, None, None, [])

@@ -127,6 +127,9 @@ class Window(Trace):
     def neighbours(self) -> pd.DataFrame:
         return self.whole.neighbours()
 
+    def resources(self) -> pd.DataFrame:
+        return self.whole.resources()
+
     def _lived(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Threads or processes that were there at some time of the window."""
         there = (rows["start_ns"] < self._end_ns) & (rows["end_ns"].isna() | (rows["end_ns"] > self._start_ns)).astype(bool)

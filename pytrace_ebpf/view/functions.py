@@ -1,5 +1,6 @@
 """The report by function or module as a terminal shows it, and what a person would say of the function with the most self time."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from pytrace_ebpf.analyze.functions.left_out import callers
 from pytrace_ebpf.analyze.functions.own_code import NONE, by_own_code, own_callers
 from pytrace_ebpf.analyze.waits.locks import most_contended
 from pytrace_ebpf.analyze.waits.reasons import Part, reasons
+from pytrace_ebpf.analyze.waits.resources import for_work
 from pytrace_ebpf.derive.calls.primitives import LIBRARY, among, main_wait
 from pytrace_ebpf.trace.libraries import in_library
 from pytrace_ebpf.trace.schema import CALLER
@@ -74,16 +76,16 @@ def sentence(trace: Any, table: pd.DataFrame, tree: pd.DataFrame) -> str | None:
     """What a person would say of a lock that is waited for, and of the function with the most self time; None where that is not much, or not known.
 
     Of a library's function it says which of the program's own code called it. One that mostly waits where no own code called it, or in an event loop,
-    waits for work: it is passed over, and said to be where that is much.
+    waits for work, and so does one that mostly waits for clients to connect or to send something: these are passed over, and said to be where that is much.
     """
     if trace.scheduling["source"] != "bpf" or not len(table):
         return None
     functions = trace.functions()
     names = functions.set_index("func_id")["qualname"]
-    top, below, all_ns = _top(table, tree, functions)
+    few = _few(trace)
+    top, below, all_ns = _top(table, tree, functions, for_work(trace) if few else {})
     if top["func_id"] not in names:
         return None
-    few = _few(trace)
     lock = most_contended(trace, functions) if few else None
     said = contended_lock(lock, table, functions) if lock else ""
     if said and lock and lock["func_id"] == top["func_id"]:
@@ -102,13 +104,18 @@ def sentence(trace: Any, table: pd.DataFrame, tree: pd.DataFrame) -> str | None:
     return " ".join(filter(None, (answer, waits_for_work(1 - all_ns / table["self_ns"].sum())))) if answer else None
 
 
-def _top(table: pd.DataFrame, tree: pd.DataFrame, functions: pd.DataFrame) -> tuple[dict[str, Any], dict[str, Any] | None, int]:
+def _top(
+    table: pd.DataFrame, tree: pd.DataFrame, functions: pd.DataFrame, work: "Mapping[int, int] | pd.Series[int]"
+) -> tuple[dict[str, Any], dict[str, Any] | None, int]:
     """The row of `table` to be spoken of; what of it lies below the one function of own code that it mostly does, None of own code, and where there is none;
-    and the time of all functions but those that are passed over."""
+    and the time of all functions but those that are passed over. `work`: for how long each function waited for clients."""
     files = functions.set_index("func_id")["file"]
     rows, all_ns = table.sort_values("self_ns", ascending=False, kind="stable"), int(table["self_ns"].sum())
     left_ns, callers = all_ns, None
     for row in rows.head(_PASSED_OVER).to_dict("records"):
+        if work.get(row["func_id"], 0) >= _MOSTLY * row["self_ns"] > 0:
+            left_ns -= int(row["self_ns"])
+            continue
         if row["func_id"] not in files or not in_library(str(files[row["func_id"]])):
             return row, None, left_ns
         callers = own_callers(tree, functions) if callers is None else callers

@@ -190,21 +190,32 @@ def _holder(parts: Sequence[Part], own: int, names: Names) -> str:
 
 
 def _blocked(name: str, share: float, parts: Sequence[Part], names: Names) -> str:
-    kinds: dict[tuple[str, str | None], int] = {}
-    for part in parts:
-        key = part["kind"], part["syscall"]
-        kinds[key] = kinds.get(key, 0) + part["ns"]
-    if not kinds or max(kinds.values()) < _DOMINATES * sum(kinds.values()):
+    by = ("kind", "syscall", "resource")  # where one resource has most of it that is said, else of the system call
+    main = _main(parts, by) or _main(parts, by[:2])
+    if main is None:
         return f"{_part(share)} of {name} is waiting, for several things."
-    kind, syscall = max(kinds, key=lambda key: kinds[key])
-    doing = WAITING.get(kind) or (f"waiting in {syscall} ({kind})" if syscall else f"waiting ({kind})")
+    kind, syscall, resource = (*main, None)[:3]
+    if resource is not None:
+        doing = f"waiting for {text.clean(resource)}" + (f" ({syscall})" if syscall else "")
+    else:
+        doing = WAITING.get(kind) or (f"waiting in {syscall} ({kind})" if syscall else f"waiting ({kind})")
     subject = f"{name} is" if share >= 0.95 else f"{_part(share)} of {name} is"
     if kind in ("sleep", "page-fault", "wait-child"):
         return f"{subject} {doing}."
-    most, part_of = _most([part for part in parts if (part["kind"], part["syscall"]) == (kind, syscall)])
-    if part_of < _DOMINATES or (most != NOBODY and most not in names):
+    most, part_of = _most([part for part in parts if tuple(part[key] for key in by[: len(main)]) == main])
+    if part_of < _DOMINATES or (most != NOBODY and most not in names) or (most == NOBODY and resource is not None):
         return f"{subject} {doing}."
     return f"{subject} {doing}, woken by {'no thread of this program' if most == NOBODY else _quoted(names[most])}."
+
+
+def _main(parts: Sequence[Part], by: Sequence[str]) -> tuple[Any, ...] | None:
+    """What most of the time is for; None where nothing has most."""
+    sums: dict[tuple[Any, ...], int] = {}
+    for part in parts:
+        key = tuple(part[name] for name in by)
+        sums[key] = sums.get(key, 0) + part["ns"]
+    most = max(sums, key=lambda key: sums[key], default=None)
+    return None if most is None or sums[most] < _DOMINATES * sum(sums.values()) else most
 
 
 def _rivals(queued: float, reasons: Reasons, own: int, names: Names) -> str:

@@ -24,7 +24,7 @@ def before(trace: Any) -> None:
 
 def found(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.waits.by_wait's rows of a Trace with the names of their functions."""
-    table = by_wait(trace.waits_by_part(WAITS), trace.whole.threads(), trace.neighbours())
+    table = by_wait(trace.waits_by_part(WAITS), trace.whole.threads(), trace.neighbours(), trace.resources())
     functions = trace.functions()
     table = named(named(table, functions), functions, "partner_")
     primitives = [table[f"{side}primitive_func_id"] for side in ("", "partner_")]
@@ -63,6 +63,9 @@ def _what(row: dict[str, Any], width: int) -> str:
     if text.known(row["lock_address"]):
         kind = f"{row['kind']} "
         return kind + text.cut_left(f"{int(row['lock_address']):#x}", width - len(kind))
+    if text.known(row["resource"]):
+        call = f" ({row['syscall']})" if text.known(row["syscall"]) else ""
+        return text.cut_left(text.clean(row["resource"]), width - len(call)) + call
     told = not text.known(row["syscall"]) or row["kind"] in OF_THE_INTERPRETER
     return text.fit(row["kind"] + ("" if told else f" {row['syscall']}"), width)
 

@@ -49,6 +49,7 @@ def write_trace(
     losses: Sequence[Row] = (),
     samples: Sequence[Row] = (),
     stacks: Sequence[Row] = (),
+    resources: Sequence[Row] = (),
     start_ns: int = 0,
     end_ns: int | None = None,
     cuts: Sequence[int] = (),
@@ -88,6 +89,7 @@ def write_trace(
             **{name: _segment_of(rows, lo, top) for name, rows in of_streams.items()},
             "samples": _segment_of(samples, lo, top),
             "stacks": list(stacks) if index == 0 else [],
+            "resources": list(resources) if index == 0 else [],
             "losses": [r for r in losses if (lo <= r[2] < top) or (index == 0 and r[2] < lo)],
         }
         for name, rows in parts.items():
@@ -140,8 +142,9 @@ class Script:
     stack: list[tuple[int, int]] = field(default_factory=list)
     frames: int = 0
 
-    def _sched(self, kind: SchedKind, state: int = 0, syscall: int = -1, address: int = 0, other: int = 0) -> None:
-        self.sched.append((self.now, self.pid, self.tid, kind, self.cpu, state, syscall, address, self.pid if other else 0, other))
+    def _sched(self, kind: SchedKind, state: int = 0, syscall: int = -1, address: int = 0, other: int = 0, resource: int = 0) -> None:
+        other_pid = self.pid if other else 0
+        self.sched.append((self.now, self.pid, self.tid, kind, self.cpu, state, syscall, address, other_pid, other, -1, resource))
 
     def snapshot(self) -> "Script":
         """The thread is running when recording begins."""
@@ -196,11 +199,22 @@ class Script:
         self._sched(SchedKind.OUT, other=by)
         return self._back(ns, cpu)
 
-    def wait(self, ns: int, *, syscall: int = NANOSLEEP, address: int = 0, waker: int = 0, queued: int = 5_000, cpu: int | None = None) -> "Script":
-        """Block for `ns` in `syscall`, be woken by `waker`, wait `queued` more for a core."""
-        self._sched(SchedKind.OUT, state=1, syscall=syscall, address=address)
+    def wait(
+        self,
+        ns: int,
+        *,
+        syscall: int = NANOSLEEP,
+        address: int = 0,
+        waker: int = 0,
+        queued: int = 5_000,
+        cpu: int | None = None,
+        resource: int = 0,
+        ready: int = 0,
+    ) -> "Script":
+        """Block for `ns` in `syscall` for `resource`, be woken by `waker`, with `ready` in its epoll instance, wait `queued` more for a core."""
+        self._sched(SchedKind.OUT, state=1, syscall=syscall, address=address, resource=resource)
         self.now += ns
-        self._sched(SchedKind.WAKING, other=waker)
+        self._sched(SchedKind.WAKING, other=waker, resource=ready)
         return self._back(queued, cpu)
 
     def gil(self, ns: int, waker: int = 0, queued: int = 5_000) -> "Script":

@@ -1,15 +1,18 @@
-"""What the threads waited for, all together: by what the program called to wait, by lock, else by kind and system call; in which function, for whom."""
+"""What the threads waited for, all together: by what the program called to wait, by lock, file or socket, else by kind and system call; in which function, for whom."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from pytrace_ebpf.analyze.waits.resources import labels
+from pytrace_ebpf.analyze.waits.resources import named as resource_of
 from pytrace_ebpf.derive.added import Added
 from pytrace_ebpf.trace.schema import AGENT, OF_THE_INTERPRETER
 
 WAITS = (
-    "pid", "tid", "func_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "lock_address",
+    "pid", "tid", "func_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "lock_address", "resource_id",
     "waker_pid", "waker_tid", "holder_tid", "holder_func_id", "waker_caller_func_id", "waker_primitive_func_id",
     "primitive_func_id", "caller_func_id",
 )  # fmt: skip
@@ -19,18 +22,19 @@ _MAIN = {
     "partner_func_ns": ["partner_func_id", "partner_primitive_func_id"],
 }
 """By the name of its time: what is to be found with the most of it."""
-_KEY = ["kind", "syscall", "lock_pid", "lock_address", "primitive_func_id", "named_func_id"]
+_KEY = ["kind", "syscall", "resource", "lock_pid", "lock_address", "primitive_func_id", "named_func_id"]
 _FINEST = [*_KEY, "tid", *dict.fromkeys(column for columns in _MAIN.values() for column in columns)]
 _SUMS = {"waits": "sum", "total_ns": "sum", "longest_ns": "max", "queued_ns": "sum", "queue_known": "max"}
 
 
-def by_wait(parts: Iterable[pd.DataFrame], threads: pd.DataFrame, neighbours: pd.DataFrame) -> pd.DataFrame:
-    """One row per function of derive.calls.primitives and its caller, per lock, else per kind and system call; longest total first.
+def by_wait(parts: Iterable[pd.DataFrame], threads: pd.DataFrame, neighbours: pd.DataFrame, resources: pd.DataFrame) -> pd.DataFrame:
+    """One row per function of derive.calls.primitives and its caller, per lock, else per kind, system call and resource; longest total first.
 
     The agent's own thread is left out.
 
-    `parts` (Trace.waits_by_part) need WAITS, the others schema.THREADS and NEIGHBOURS.
-    Out: kind, primitive_func_id (Queue.get; -1 none), syscall (null where that is known), lock_pid and lock_address (null but for locks without), waits (their number),
+    `parts` (Trace.waits_by_part) need WAITS, the others schema.THREADS, NEIGHBOURS and RESOURCES.
+    Out: kind, primitive_func_id (Queue.get; -1 none), syscall (null where that is known), resource (what was behind the descriptor, in words, as resources.labels has it; null for
+    none, and where the function is known), lock_pid and lock_address (null but for locks without), waits (their number),
     total_ns, queued_ns (of it, runnable
     but without a core; null where not recorded), longest_ns, threads (how many waited); func_id (-1 no call) and func_ns, the function
     in which most of it was waited, that called primitive_func_id where there is one; partner_pid, partner_tid (0 nobody, -1 not known), partner_name
@@ -41,10 +45,15 @@ def by_wait(parts: Iterable[pd.DataFrame], threads: pd.DataFrame, neighbours: pd
     whole = Added(_KEY, _SUMS)
     waiting, mains = Added([*_KEY, "tid"], {"waits": "sum"}), {name: Added([*_KEY, *columns], {name: "sum"}) for name, columns in _MAIN.items()}
     ours = threads.loc[threads["name"] == AGENT, "tid"]
+    called = labels(resources)
     for part in parts:
-        rows = _rows(part[~part["tid"].isin(ours)])
+        rows = _rows(part[~part["tid"].isin(ours)], called)
         # Rows are added up once, to what every sum below can still tell apart: mostly a few rows of very many.
-        rows = rows.groupby(_FINEST, dropna=False, as_index=False, observed=True).agg(_SUMS).astype({"kind": "object", "syscall": "object"})
+        rows = (
+            rows.groupby(_FINEST, dropna=False, as_index=False, observed=True)
+            .agg(_SUMS)
+            .astype({"kind": "object", "syscall": "object", "resource": "object"})
+        )
         for name in _MAIN:
             rows[name] = rows["total_ns"]
         for sums in (whole, waiting, *mains.values()):
@@ -60,8 +69,8 @@ def by_wait(parts: Iterable[pd.DataFrame], threads: pd.DataFrame, neighbours: pd
     return table.drop(columns="named_func_id").sort_values("total_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-def _rows(waits: pd.DataFrame) -> pd.DataFrame:
-    """`waits` with what is to be added, and by what."""
+def _rows(waits: pd.DataFrame, called: "pd.Series[Any]") -> pd.DataFrame:
+    """`waits` with what is to be added, and by what; `called`: of resources.labels."""
     rows = waits.copy(deep=False)
     rows["total_ns"] = rows["longest_ns"] = rows["end_ns"] - rows["start_ns"]
     rows["queued_ns"], rows["queue_known"] = rows["end_ns"] - rows["blocked_until_ns"], rows["blocked_until_ns"].notna()
@@ -71,6 +80,7 @@ def _rows(waits: pd.DataFrame) -> pd.DataFrame:
     rows["primitive_func_id"] = rows["primitive_func_id"].where(named, -1)
     rows["named_func_id"] = rows["caller_func_id"].where(named, -1)
     rows["syscall"] = rows["syscall"].mask(named, None)
+    rows["resource"] = resource_of(waits, called).mask(named, None)
     rows["func_id"] = rows["caller_func_id"].where(named, rows["func_id"])
     rows["lock_pid"], rows["lock_address"] = rows["pid"].where(lock).astype("Int64"), rows["lock_address"].where(lock)
     rows["partner_tid"] = rows["waker_tid"].fillna(-1).where(~gil, rows["holder_tid"]).astype(np.int64)

@@ -15,22 +15,22 @@ from pytrace_ebpf.derive.store import checked_rows
 from pytrace_ebpf.trace.schema import SCHED_LOSSES, SYSCALL_UNKNOWN, WAIT_KINDS, SchedKind
 
 HOLDER_UNKNOWN = -1
-SCHED = ("ts", "pid", "tid", "kind", "cpu", "state", "syscall", "address", "other_pid", "other_tid", "holder_tid")
+SCHED = ("ts", "pid", "tid", "kind", "cpu", "state", "syscall", "address", "other_pid", "other_tid", "holder_tid", "resource_id")
 """Columns of schema.SCHED that are needed."""
 _NEVER = 1 << 62
 _ROW = np.dtype(
     [
         ("thread", "i4"), ("ts", "i8"), ("kind", "i1"), ("cpu", "i2"), ("state", "i4"), ("syscall", "i4"), ("address", "i8"),
-        ("other_pid", "i4"), ("other_tid", "i4"), ("holder_tid", "i4"), ("to", "i1"),
+        ("other_pid", "i4"), ("other_tid", "i4"), ("holder_tid", "i4"), ("resource_id", "i8"), ("to", "i1"),
     ]
 )  # fmt: skip
 WAIT = np.dtype(
     [
         ("key", "i8"), ("start_ns", "i8"), ("blocked_until_ns", "i8"), ("end_ns", "i8"), ("kind", "i1"), ("syscall", "i4"),
-        ("lock_address", "i8"), ("waker_pid", "i4"), ("waker_tid", "i4"), ("holder_tid", "i4"), ("cpu_before", "i2"), ("cpu_after", "i2"),
+        ("lock_address", "i8"), ("resource_id", "i8"), ("waker_pid", "i4"), ("waker_tid", "i4"), ("holder_tid", "i4"), ("cpu_before", "i2"), ("cpu_after", "i2"),
     ]
 )  # fmt: skip
-"""schema.WAITS: key = (pid << 32 | tid), kind a place in WAIT_KINDS, -1 null; of waker_tid too."""
+"""schema.WAITS: key = (pid << 32 | tid), kind a place in WAIT_KINDS, -1 null; of waker_tid too, and of resource_id."""
 
 Rows = npt.NDArray[Any]
 
@@ -102,6 +102,8 @@ class Waits:
         out["syscall"] = np.where(queued | (unsplit & ~recorded), -1, first["syscall"])
         futex = np.isin(out["kind"], [WAIT_KINDS.index(kind) for kind in ("gil", "lock", "object-lock")])
         out["lock_address"] = np.where(futex, first["address"], -1)
+        found = np.where(woken & (waker["resource_id"] > 0), waker["resource_id"], first["resource_id"])
+        out["resource_id"] = np.where(queued | (found <= 0), -1, found)
         for column, source in (("waker_pid", "other_pid"), ("waker_tid", "other_tid")):
             out[column] = np.where(first["syscall"] == SYSCALL_UNKNOWN, -1, np.where(ended_by, waker[source], 0))
         out["holder_tid"] = np.where((first["to"] == GIL) & (first["kind"] == SchedKind.OUT), first["holder_tid"], HOLDER_UNKNOWN)
@@ -115,7 +117,7 @@ def _rows(switches: Switches, sched: pa.Table) -> Rows:
     for name in ("thread", "ts", "kind", "cpu", "state", "syscall", "address", "other_tid", "to"):
         out[name] = getattr(switches, name)
     recorded = switches.row >= 0
-    for name in ("other_pid", "holder_tid"):
+    for name in ("other_pid", "holder_tid", "resource_id"):
         out[name][recorded] = sched[name].to_numpy()[switches.row[recorded]]
     return out
 

@@ -1,10 +1,11 @@
 """Where the running kernel has the fields of its structs, from the type information it brings (BTF).
 
 Layout: Documentation/bpf/btf.rst. Types have no index and several sizes; rather than walk all 100,000 of them, a struct is
-found by the place of its name.
+found by the place of its name. They are walked only for a field that is in a nameless member.
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,12 @@ import numpy as np
 from pytrace_ebpf.errors import HostError
 
 _VMLINUX = Path("/sys/kernel/btf/vmlinux")
-_STRUCT = 4
+_STRUCT, _UNION = 4, 5
+_NESTED = 3  # a nameless member may have nameless ones
 _NOWHERE = 0xFFFFFFFF
+# Of a description by its kind: words, and words for each of the members that its info counts. Kinds that no kernel has yet take three.
+_WORDS = 3 + np.array([0, 1, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0] + 12 * [0])
+_WORDS_EACH = np.array([0, 0, 0, 0, 3, 3, 2, 0, 0, 0, 0, 0, 0, 2, 0, 3, 0, 0, 0, 3] + 12 * [0])
 _BITFIELDS = 1 << 31  # of a struct's info: then an offset has the field's size in its upper byte
 
 
@@ -30,12 +35,12 @@ class KernelTypes:
         self._raw, self._strings = raw, header + strings
 
     def offset(self, struct: str, *fields: str) -> int | None:
-        """Offset in bytes of the first of these fields that the struct has; None where it has none."""
-        for members, has_bitfields in self._structs(struct):
+        """Offset in bytes of the first of these fields that the struct has, itself or in a nameless member; None where it has none."""
+        for at in self._structs(struct):
             for field in fields:
-                found = members[members[:, 0] == self._name(field)]
-                if len(found):
-                    return int(found[0, 2]) % (1 << 24 if has_bitfields else 1 << 32) // 8
+                found = self._in_struct(at, self._name(field), _NESTED)
+                if found is not None:
+                    return found // 8
         return None
 
     def require(self, struct: str, *fields: str) -> int:
@@ -49,13 +54,43 @@ class KernelTypes:
         """Whether raw programs can be attached to a tracepoint of that name."""
         return self._name(f"btf_trace_{name}") != _NOWHERE
 
-    def _structs(self, name: str) -> Iterator[tuple[np.ndarray, bool]]:
-        """Members, shape (n, 3): name, type, offset in bits, and whether these have the size of bitfields in them."""
+    def _structs(self, name: str) -> Iterator[int]:
+        """Where the structs of that name are described."""
         for at in np.flatnonzero(self._words[:-2] == self._name(name)).tolist():
-            info = int(self._words[at + 1])
-            if info >> 24 & 0x1F == _STRUCT:
-                members = self._words[at + 3 : at + 3 + 3 * (info & 0xFFFF)]
-                yield members[: len(members) // 3 * 3].reshape(-1, 3), bool(info & _BITFIELDS)
+            if self._kind(at) == _STRUCT:
+                yield at
+
+    def _in_struct(self, at: int, name: int, deep: int) -> int | None:
+        """Offset in bits of the member called `name` of the struct or union that is described at `at`."""
+        info = int(self._words[at + 1])
+        members = self._words[at + 3 : at + 3 + 3 * (info & 0xFFFF)]
+        members = members[: len(members) // 3 * 3].reshape(-1, 3)
+        offsets = members[:, 2] & ((1 << 24) - 1) if info & _BITFIELDS else members[:, 2]
+        found = np.flatnonzero(members[:, 0] == name)
+        if len(found):
+            return int(offsets[found[0]])
+        for member in np.flatnonzero(members[:, 0] == 0).tolist() if deep else ():
+            of = int(members[member, 1])
+            if 0 < of < len(self._types) and self._kind(self._types[of]) in (_STRUCT, _UNION):
+                inside = self._in_struct(self._types[of], name, deep - 1)
+                if inside is not None:
+                    return int(offsets[member]) + inside
+        return None
+
+    def _kind(self, at: int) -> int:
+        return int(self._words[at + 1]) >> 24 & 0x1F
+
+    @cached_property
+    def _types(self) -> list[int]:
+        """Where each type is described, by its number."""
+        info = self._words[1:]
+        sizes = _WORDS_EACH[info >> 24 & 0x1F] * (info & 0xFFFF) + _WORDS[info >> 24 & 0x1F]
+        following = (np.arange(len(sizes)) + sizes).tolist()
+        found, at = [0], 0
+        while at < len(following):
+            found.append(at)
+            at = following[at]
+        return found
 
     def _name(self, name: str) -> int:
         """Its place among the strings; one that no name has where it is not there."""

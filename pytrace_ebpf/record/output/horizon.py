@@ -13,7 +13,9 @@ from pytrace_ebpf.lazy_imports import pa, pc
 from pytrace_ebpf.rebuild.stacks import Stacks
 from pytrace_ebpf.trace.schema import EVENTS, SCHED_LOSSES, TABLES, CallKind, SchedKind
 
-_MOST_NEIGHBOURS = 1 << 16
+# Rows that are named once, by their key: more of them are kept than are likely to be met again.
+_NAMED = {"neighbours": "tid", "resources": "resource_id"}
+_MOST_NAMED = 1 << 16
 # The last scheduling row of a thread -> the row that describes its state where the trace begins.
 _CARRIED = {SchedKind.FORK: SchedKind.WAKING, SchedKind.EXEC: SchedKind.SNAPSHOT}
 
@@ -29,7 +31,7 @@ class Horizon:
         self._sched, self._cputime = (TABLES[name].arrow.empty_table() for name in ("sched", "cputime"))
         self._processes: dict[int, Row] = {}
         self._threads: dict[tuple[int, int], Row] = {}
-        self._neighbours: OrderedDict[int, Row] = OrderedDict()
+        self._named: dict[str, OrderedDict[int, Row]] = {name: OrderedDict() for name in _NAMED}
         self._losses: list[Row] = []
 
     def take(self, tables: Mapping[str, pa.Table]) -> None:
@@ -47,14 +49,14 @@ class Horizon:
             self._cputime = samples.take(pa.array(_lasts(_keys(samples))))
 
     def _take_small(self, tables: Mapping[str, pa.Table]) -> None:
-        rows = {name: tables[name].to_pylist() if name in tables else [] for name in ("processes", "threads", "neighbours", "losses")}
+        rows = {name: tables[name].to_pylist() if name in tables else [] for name in ("processes", "threads", "losses", *_NAMED)}
         self._processes |= {row["pid"]: row for row in rows["processes"]}
         self._threads |= {(row["pid"], row["tid"]): row for row in rows["threads"]}
-        for row in rows["neighbours"]:
-            self._neighbours[row["tid"]] = row
-            self._neighbours.move_to_end(row["tid"])
-        while len(self._neighbours) > _MOST_NEIGHBOURS:
-            self._neighbours.popitem(last=False)
+        for name, key in _NAMED.items():
+            self._name(self._named[name], {row[key]: row for row in rows[name]})
+        if "sched" in tables:  # a connection that is used on, and was named long ago
+            used = pc.unique(tables["sched"]["resource_id"]).to_pylist()
+            self._name(self._named["resources"], {number: row for number in used if (row := self._named["resources"].get(number))})
         self._losses += rows["losses"]
         ended = [
             key for key in ((row["pid"], row["tid"]) for row in rows["threads"]) if self._threads.get(key, {"end_ns": None})["end_ns"] is not None
@@ -62,6 +64,14 @@ class Horizon:
         if ended:
             pid, tid = np.array(ended, np.int32).T
             self._stacks.forget(pid, tid)
+
+    @staticmethod
+    def _name(known: OrderedDict[int, Row], rows: Mapping[int, Row]) -> None:
+        for key, row in rows.items():
+            known[key] = row
+            known.move_to_end(key)
+        while len(known) > _MOST_NAMED:
+            known.popitem(last=False)
 
     def beginning(self, at_ns: int) -> dict[str, pa.Table]:
         """The tables of a segment without length at which a trace begins that has only what follows; what has ended is forgotten."""
@@ -73,7 +83,7 @@ class Horizon:
         small = {
             "processes": self._processes.values(),
             "threads": self._threads.values(),
-            "neighbours": self._neighbours.values(),
+            **{name: rows.values() for name, rows in self._named.items()},
             "losses": self._losses,
         }
         tables = {name: pa.Table.from_pylist([_since(row, at_ns) for row in rows], TABLES[name].arrow) for name, rows in small.items()}

@@ -52,6 +52,7 @@ def sched_columns(records: np.ndarray) -> Columns:
         "other_pid": records["other_pid"].astype(np.int32),
         "other_tid": records["other"].astype(np.int32),
         "holder_tid": records["holder"].astype(np.int32),
+        "resource_id": records["resource"].astype(np.int64),
     }
 
 

@@ -189,7 +189,7 @@ def _task_rows(record: bytes) -> list[tuple[int, ...]]:
 
 
 def _row(ts: int, pid: int, tid: int, kind: SchedKind, **more: int) -> tuple[int, ...]:
-    row = {"ts": ts, "pid": pid, "tid": tid, "kind": kind, "cpu": -1, "state": 0, "syscall": -1, "holder_tid": -1} | more
+    row = {"ts": ts, "pid": pid, "tid": tid, "kind": kind, "cpu": -1, "state": 0, "syscall": -1, "holder_tid": -1, "resource_id": 0} | more
     return tuple(int(row.get(name, 0)) for name in _FIELDS)
 
 
@@ -208,6 +208,7 @@ def _switch_columns(records: np.ndarray) -> dict[str, np.ndarray]:
         "other_pid": nothing,
         "other_tid": nothing,
         "holder_tid": nothing - 1,
+        "resource_id": nothing,
     }
 
 

@@ -20,6 +20,7 @@ from pytrace_ebpf.record.process.pinned import Pinned
 from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.process.target import living_threads
 from pytrace_ebpf.record.recorder import Rows
+from pytrace_ebpf.record.scheduling import resources
 from pytrace_ebpf.record.scheduling.scheduling import Scheduling
 from pytrace_ebpf.record.scheduling.tracepoints import EXACT, LIVES, NOT_NEEDED, TRACEPOINTS, WITHOUT
 from pytrace_ebpf.trace.schema import LOSS_CLASSES, SchedKind
@@ -51,13 +52,14 @@ class SchedProbes(Scheduling):
 
         `learn`: is given rows of struct program_event, the ring's own memory, once those of `sched` are taken that they belong to.
         """
-        self.programs = self._load({"sched": ring_pages * _PAGE, **rings}, follow)
+        self.programs = self._load({"sched": ring_pages * _PAGE, **(resources.RINGS if self._only is None else {}), **rings}, follow)
         self._threads = self.programs.map("threads")
         self._dtype = self.programs.dtype("sched_event")
         self._ring = self.programs.ring("sched", self._dtype)
         self._alerts = self.programs.ring("alerts", np.dtype("<u8"))
         self._began = self.programs.ring("programs", self.programs.dtype("program_event"))
         self._learn = learn
+        self._resources = resources.Resources(self.programs)
         self._holders = Holders(self.programs.map("gils"))
         self._snapshots: list[np.ndarray] = []
         self._added: set[int] = set()
@@ -76,7 +78,7 @@ class SchedProbes(Scheduling):
             self.interval_s = _STARTING_INTERVAL_S
         else:
             self.interval_s = min(2 * self.interval_s, _CALM_INTERVAL_S) if calm else _INTERVAL_S
-        return {"sched": [columns]}
+        return {"sched": [columns], "resources": self._resources.drain()}
 
     def losses(self) -> np.ndarray:
         """Cumulative counts per loss class, int64."""
@@ -128,15 +130,18 @@ class SchedProbes(Scheduling):
         return row
 
     def missing(self) -> tuple[str, ...]:
-        """What this kernel has no tracepoint for."""
-        return tuple(why for ability, why in WITHOUT.items() if not {*TRACEPOINTS[ability]}.isdisjoint(self.programs.lacking))
+        """What this kernel has no tracepoint for, or does not say where it keeps."""
+        lacking = tuple(why for ability, why in WITHOUT.items() if not {*TRACEPOINTS[ability]}.isdisjoint(self.programs.lacking))
+        return lacking if self._where["resources_known"] or self._only is not None else (*lacking, resources.NOT_KNOWN)
 
     def close(self) -> None:
         """Detach."""
         self.programs.close()
 
     def _load(self, rings: Mapping[str, int], follow: bool) -> Programs:
-        settings = {"follow": follow, **fields(KernelTypes()), **parking.SETTINGS}
+        kernel = KernelTypes()
+        self._where = resources.settings(kernel)
+        settings = {"follow": follow, **fields(kernel), **parking.SETTINGS, **self._where}
         sizes = {"programs": _PROGRAMS * _PAGE, **rings}
         try:
             return Programs("sched.c", settings | {"state_given": True}, sizes, self._only, NOT_NEEDED)

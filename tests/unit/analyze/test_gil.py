@@ -273,7 +273,7 @@ def test_reasons_of_one_function(tmp_path: Path) -> None:
     of_victim, of_hog = (why.reasons(trace, func_id) for func_id in (1, 0))
     assert of_victim["gil"] == [{"func_id": 0, "ns": 7 * MS - 30}]
     slept = 4 * MS - 10 * US + 14 * MS - 100 * US - 5
-    assert of_victim["blocked"] == [{"kind": "sleep", "syscall": "clock_nanosleep", "func_id": why.NOBODY, "ns": slept}]
+    assert of_victim["blocked"] == [{"kind": "sleep", "syscall": "clock_nanosleep", "resource": None, "func_id": why.NOBODY, "ns": slept}]
     assert [part["func_id"] for part in of_hog["gil"]] == [1, why.NOBODY]
     assert of_hog["blocked"] == of_hog["runq"] == of_victim["runq"] == []
 
@@ -317,7 +317,7 @@ def row(on_cpu: int, runq: int, gil: int, blocked: int) -> dict[str, int]:
 
 
 def blocked(kind: str, syscall: str | None, other: int) -> dict[str, Any]:
-    return {"kind": kind, "syscall": syscall, "func_id": other, "ns": 9}
+    return {"kind": kind, "syscall": syscall, "resource": None, "func_id": other, "ns": 9}
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def found(trace: Any) -> dict[str, Any]:
         for rows in why.values():  # of those of one length any may come first
             rows.sort(key=lambda row: (-row["ns"], str(row)))
     return {
-        "wait": by_wait.by_wait(trace.waits_by_part(by_wait.WAITS), trace.threads(), trace.neighbours()),
+        "wait": by_wait.by_wait(trace.waits_by_part(by_wait.WAITS), trace.threads(), trace.neighbours(), trace.resources()),
         "migrations": cores.migrations(trace.waits_by_part(cores.WAITS)).sort_values(["func_id", "cpu_before", "cpu_after"], ignore_index=True),
         "preemptions": cores.preemptions(trace.waits_by_part(cores.WAITS), trace.threads(), trace.neighbours()).sort_values("tid", ignore_index=True),
         "named": named,

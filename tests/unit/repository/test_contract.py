@@ -31,6 +31,7 @@ from pytrace_ebpf.record.output import observed_rows
 from pytrace_ebpf.record.process import ending
 from pytrace_ebpf.record.sampling import native as native_code
 from pytrace_ebpf.record.sampling import stacks, stays
+from pytrace_ebpf.record.scheduling import resources
 from pytrace_ebpf.record.source_selection import sources
 from pytrace_ebpf.record.usdt import matching, probes
 from pytrace_ebpf.record.usdt import objects as objects_read
@@ -201,13 +202,39 @@ def test_places_of_threads_that_are_sampled() -> None:
     assert int(mix, 16) == lines._MIX
 
 
+def test_what_is_waited_for() -> None:
+    c = numbers(PROBES / "resources.h")
+    calls = (resources.ON_DESCRIPTOR, resources.ON_EPOLL, resources.ON_POLL, resources.ON_SELECT)
+    assert calls == (c["ON_DESCRIPTOR"], c["ON_EPOLL"], c["ON_POLL"], c["ON_SELECT"]) and c["ON_NOTHING"] == 0
+    assert numbers(PROBES / "sched.c")["WAITS_ON"] == resources._WAITS_ON > max(max(each.calls.values()) for each in processors.PROCESSORS.values())
+    assert c["LISTENING"] == resources._LISTENING
+    assert re.findall(r"define PATH_WHOLE (0x\w+)", text(PROBES / "events.h")) == [hex(resources._WHOLE)]
+    fields_of_c = set(re.findall(r"\b(\w+)[,;]", re.findall(r"__u32 resources_known.*?waits_on", text(PROBES / "sched.c"), re.DOTALL)[0]))
+    assert fields_of_c == {"resources_known", *resources._NEEDED, *resources._OF_UNIX, *resources._OF_EPOLL}
+
+
 def test_users_who_share() -> None:
     assert numbers(PROBES / "common.h")["EVERYBODY"] == blocks._EVERYBODY
 
 
 def test_every_constant_that_c_and_python_share_is_checked() -> None:
     """`alike`: has the same name by chance. The families are checked above; CPYTHON_ Python reads from the header itself."""
-    alike = {"BLOCKED", "FIRST", "GIL", "LEFT_OUT", "NONE", "NOTHING", "OF_SAMPLES", "OUT", "PARTS", "PLACES", "SETTINGS", "SETTLED", "WRAPPED"}
+    alike = {
+        "ANONYMOUS",
+        "BLOCKED",
+        "FIRST",
+        "GIL",
+        "LEFT_OUT",
+        "NONE",
+        "NOTHING",
+        "OF_SAMPLES",
+        "OUT",
+        "PARTS",
+        "PLACES",
+        "SETTINGS",
+        "SETTLED",
+        "WRAPPED",
+    }
     ours = {token for path in REBUILD.parent.rglob("*.py") for token in re.findall(r"\b_?([A-Z][A-Z0-9_]+)\b", path.read_text())}
     checked, families = Path(__file__).read_text(), ("VALUE_", "CALL_", "SCHED_", "LOSS_", "LAYER_", "ARENA_", "CHUNK_", "CPYTHON_")
     headers = [*PROBES.glob("*.h"), *(PROBES / "agent").glob("*.h"), *REBUILD.glob("*.h")]

@@ -29,7 +29,21 @@ def test_every_table_opens_with_its_columns(path: Path) -> None:
     for name, table in TABLES.items():
         frame = getattr(trace, name)()
         assert list(frame.columns) == [c.name for c in table.columns]
-        empty = ("losses", "profile", "left_out", "cputime", "neighbours", "tasks", "requests", "operators", "samples", "stacks", "values", "lines")
+        empty = (
+            "losses",
+            "profile",
+            "left_out",
+            "cputime",
+            "neighbours",
+            "resources",
+            "tasks",
+            "requests",
+            "operators",
+            "samples",
+            "stacks",
+            "values",
+            "lines",
+        )
         assert len(frame) or name in (*empty, *(table.name for stream in STREAMS for table in stream.tables))
 
 

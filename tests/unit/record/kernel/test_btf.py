@@ -8,13 +8,13 @@ import pytest
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.kernel.btf import KernelTypes
 
-INT, STRUCT = 1, 4
+INT, STRUCT, UNION = 1, 4, 5
 BITFIELDS = 1 << 31
 
 
 def btf(tmp_path: Path) -> KernelTypes:
-    """int; struct task {int pid; struct {} ; int __state;}; struct packed, with the size of a bitfield in its offsets."""
-    strings = b"\0int\0task\0pid\0__state\0packed\0flag\0btf_trace_sched_exit_tp\0"
+    """int; struct task {int pid; union {struct {int deep;};}; int __state;}; struct packed, with the size of a bitfield in its offsets."""
+    strings = b"\0int\0task\0pid\0__state\0packed\0deep\0flag\0btf_trace_sched_exit_tp\0"
 
     def name(text: str) -> int:
         return strings.index(b"\0" + text.encode() + b"\0") + 1 if text else 0
@@ -22,8 +22,10 @@ def btf(tmp_path: Path) -> KernelTypes:
     words = [
         *(name("int"), INT << 24, 4, 32),
         *(name("task"), INT << 24, 4, 32),  # another type of the same name
-        *(name("task"), STRUCT << 24 | 3, 24, name("pid"), 1, 64, 0, 2, 96, name("__state"), 1, 128),
+        *(name("task"), STRUCT << 24 | 3, 24, name("pid"), 1, 64, 0, 6, 96, name("__state"), 1, 128),
         *(name("packed"), BITFIELDS | STRUCT << 24 | 1, 8, name("flag"), 1, 3 << 24 | 32),
+        *(0, STRUCT << 24 | 1, 8, name("deep"), 1, 32),
+        *(0, UNION << 24 | 2, 8, 0, 5, 0, 0, 1, 0),
     ]
     types = struct.pack(f"<{len(words)}I", *words)
     header = struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(types), len(types), len(strings))
@@ -35,6 +37,10 @@ def btf(tmp_path: Path) -> KernelTypes:
 def test_offsets_are_in_bytes(tmp_path: Path) -> None:
     types = btf(tmp_path)
     assert (types.offset("task", "pid"), types.offset("task", "__state"), types.offset("packed", "flag")) == (8, 16, 4)
+
+
+def test_a_field_in_a_nameless_member(tmp_path: Path) -> None:
+    assert btf(tmp_path).offset("task", "deep") == (96 + 32) // 8
 
 
 def test_the_first_name_that_exists(tmp_path: Path) -> None:

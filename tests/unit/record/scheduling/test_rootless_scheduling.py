@@ -59,9 +59,9 @@ def test_switches_and_what_stands_between_them() -> None:
         zip((10, 20, 40, 70), kinds, (0, 1, 0, 0), (-1, -2, -2, -1), strict=True)
     )
     assert rows == [
-        (30, 7, 8, SchedKind.FORK, -1, 1, -1, 0, 7, 7, -1),
-        (50, 7, 8, SchedKind.EXIT, 1, 0, -1, 0, 0, 0, -1),
-        (60, 7, 7, SchedKind.EXEC, -1, 0, -1, 0, 0, 0, -1),
+        (30, 7, 8, SchedKind.FORK, -1, 1, -1, 0, 7, 7, -1, 0),
+        (50, 7, 8, SchedKind.EXIT, 1, 0, -1, 0, 0, 0, -1, 0),
+        (60, 7, 7, SchedKind.EXEC, -1, 0, -1, 0, 0, 0, -1, 0),
     ]
     assert parse(b"")[1:] == ([], 0)
 

@@ -1,0 +1,78 @@
+"""What threads waited for behind descriptors, as a reader would call it: a server by its service and address, a file by its path."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pytrace_ebpf.derive.added import added
+
+SERVICES = {
+    22: "ssh", 25: "smtp", 53: "dns", 80: "http", 389: "ldap", 443: "https", 1433: "sqlserver", 1521: "oracle", 2181: "zookeeper", 2379: "etcd",
+    3306: "mysql", 4222: "nats", 4317: "otlp", 5432: "postgres", 5672: "amqp", 6379: "redis", 6432: "pgbouncer", 8123: "clickhouse", 9000: "clickhouse",
+    9042: "cassandra", 9092: "kafka", 9200: "elasticsearch", 11211: "memcached", 27017: "mongodb",
+}  # fmt: skip
+"""What usually listens on a port."""
+_EPHEMERAL = 32768  # ports from here on are given to who connects: net.ipv4.ip_local_port_range
+_COLUMNS = ("func_id", "start_ns", "blocked_until_ns", "end_ns", "syscall", "resource_id")
+_SENDS = ("sendto", "sendmsg", "sendmmsg", "write", "writev", "sendfile")
+_BY_NAME = ("file", "directory", "device")
+_ALONE = ("pipe", "eventfd", "timerfd", "signalfd", "inotify", "pidfd", "io_uring")
+
+
+def labels(resources: pd.DataFrame) -> "pd.Series[Any]":
+    """By resource_id what to call each of `resources` (schema.RESOURCES); null where there is nothing to say, as of an epoll instance that found nothing.
+
+    postgres 127.0.0.1:5432, tcp 10.0.0.7:7001; clients of 0.0.0.0:8000, for all connections that were accepted there; listening 0.0.0.0:8000;
+    /var/lib/app/log; unix /run/app.sock, unix socket of 4711 (its peer's process); pipe, timerfd.
+    """
+    kind, name, local = (resources[column].astype("object") for column in ("kind", "name", "local_name"))
+    out = pd.Series(None, index=resources.index, dtype="object")
+    internet, listens, accepted = kind.isin(("tcp", "udp")), resources["listens"].astype(bool), _accepted(resources)
+    out[internet] = _ports(name)[internet].map(SERVICES).fillna(kind[internet]) + " " + name[internet]
+    out[accepted] = "clients of " + local[accepted]
+    out[listens] = "listening " + local[listens]
+    out[internet & ~listens & (name == local)] = kind + " " + local
+    unix = kind == "unix"
+    of = resources["peer_pid"].astype("object").map(lambda pid: f"unix socket of {pid}" if pid > 0 else "unix socket")
+    out[unix] = ("unix " + name).where(name != "", of)[unix]
+    named = kind.isin(_BY_NAME) & (name != "")
+    out[named] = name[named]
+    alone = kind.isin(_ALONE)
+    out[alone] = kind[alone]
+    out.index = pd.Index(resources["resource_id"])
+    return out
+
+
+def of_clients(resources: pd.DataFrame) -> pd.DataFrame:
+    """Those of `resources` that a server waits at for work: sockets that listen, and the connections that were accepted from them."""
+    return resources[resources["listens"].astype(bool) | _accepted(resources)]
+
+
+def for_work(trace: Any) -> "pd.Series[int]":
+    """How long the calls of each function, by func_id, waited for clients to connect or to send something, in a pytrace_ebpf Trace, ns."""
+    clients = of_clients(trace.resources())["resource_id"]
+    sums = added((_for_work(part, clients) for part in trace.waits_by_part(_COLUMNS)), ["func_id"], {"ns": "sum"})
+    return sums.set_index("func_id")["ns"]
+
+
+def _for_work(waits: pd.DataFrame, clients: "pd.Series[int]") -> pd.DataFrame:
+    waits = waits[waits["resource_id"].isin(clients) & ~waits["syscall"].astype("object").isin(_SENDS)]
+    return waits.assign(ns=(waits["blocked_until_ns"].fillna(waits["end_ns"]) - waits["start_ns"]).astype(np.int64))
+
+
+def _accepted(resources: pd.DataFrame) -> "pd.Series[bool]":
+    """Connections of a server: to the port of a socket that listens, else from one that is given to clients to one that is not."""
+    own, other, listens = _ports(resources["local_name"]), _ports(resources["name"]), resources["listens"].astype(bool)
+    connected = (resources["kind"].astype("object") == "tcp") & ~listens & (resources["name"] != resources["local_name"])
+    return connected & (own.isin(own[listens & (own >= 0)].unique()) | ((own < _EPHEMERAL) & (other >= _EPHEMERAL)))
+
+
+def _ports(ends: "pd.Series[Any]") -> "pd.Series[int]":
+    """The port of each address:port, -1 where there is none."""
+    return pd.to_numeric(ends.str.rsplit(":", n=1).str[-1], errors="coerce").fillna(-1).astype(np.int64)
+
+
+def named(waits: pd.DataFrame, called: "pd.Series[Any]") -> "pd.Series[Any]":
+    """What each of `waits` was for, by labels(); null where that is not known."""
+    return waits["resource_id"].map(called).astype("object")

@@ -1,0 +1,170 @@
+"""What threads wait for behind descriptors: where the kernel keeps that, for probes/resources.h, and the rows of `resources`."""
+
+import socket
+import stat
+
+import numpy as np
+
+from pytrace_ebpf import processors
+from pytrace_ebpf.record.kernel.bpf import Programs
+from pytrace_ebpf.record.kernel.btf import KernelTypes
+from pytrace_ebpf.record.output.tables import Columns
+from pytrace_ebpf.trace.resources import RESOURCES
+
+RINGS = {"resources": 4 << 20, "paths": 2 << 20}  # bytes: of 15,000 sockets, and of 1,900 files, that are met between two looks at them
+NOT_KNOWN = "which files and sockets were waited for is not recorded: the kernel's type information does not say where it keeps them"
+
+_NEEDED = {
+    "task_files": ("task_struct", "files"),
+    "files_table": ("files_struct", "fdt"),
+    "table_size": ("fdtable", "max_fds"),
+    "table_files": ("fdtable", "fd"),
+    "file_inode": ("file", "f_inode"),
+    "file_path": ("file", "f_path"),
+    "file_private": ("file", "private_data"),
+    "inode_mode": ("inode", "i_mode"),
+    "inode_super": ("inode", "i_sb"),
+    "inode_number": ("inode", "i_ino"),
+    "super_device": ("super_block", "s_dev"),
+    "super_magic": ("super_block", "s_magic"),
+    "dentry_parent": ("dentry", "d_parent"),
+    "dentry_name": ("dentry", "d_name"),
+    "mount_root": ("vfsmount", "mnt_root"),
+    "mount_itself": ("mount", "mnt"),
+    "mount_parent": ("mount", "mnt_parent"),
+    "mount_point": ("mount", "mnt_mountpoint"),
+    "socket_sock": ("socket", "sk"),
+    "sock_type": ("sock", "sk_type"),
+    "sock_protocol": ("sock", "sk_protocol"),
+    "sock_peer": ("sock", "sk_peer_pid"),
+    "sock_local6": ("sock_common", "skc_v6_rcv_saddr"),
+    "sock_remote6": ("sock_common", "skc_v6_daddr"),
+}
+_OF_UNIX = {
+    "unix_peer": ("unix_sock", "peer"),
+    "unix_address": ("unix_sock", "addr"),
+    "unix_length": ("unix_address", "len"),
+    "unix_name": ("unix_address", "name"),
+}
+_OF_EPOLL = {"epoll_ready": ("eventpoll", "rdllist"), "item_link": ("epitem", "rdllink"), "item_file": ("epitem", "ffd")}
+
+ON_DESCRIPTOR, ON_EPOLL, ON_POLL, ON_SELECT, _WAITS_ON = 1, 2, 3, 4, 512  # probes/resources.h
+_CALLS = {
+    ON_DESCRIPTOR: (
+        "read pread64 readv preadv preadv2 write pwrite64 writev pwritev pwritev2 getdents64 fsync fdatasync sync_file_range syncfs fallocate "
+        "ftruncate flock readahead recvfrom recvmsg recvmmsg sendto sendmsg sendmmsg accept accept4 connect sendfile splice tee vmsplice "
+        "copy_file_range io_uring_enter ioctl fcntl"
+    ),
+    ON_EPOLL: "epoll_wait epoll_pwait epoll_pwait2",
+    ON_POLL: "poll ppoll",
+    ON_SELECT: "select pselect6",
+}
+
+_WHOLE = 0x80000000  # PATH_WHOLE of probes/events.h
+_LISTENING = 10
+_OF_MODE = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFCHR: "device", stat.S_IFBLK: "device", stat.S_IFIFO: "pipe"}
+_OF_NAME = {
+    b"[eventpoll]": "epoll", b"[eventfd]": "eventfd", b"[timerfd]": "timerfd", b"[signalfd]": "signalfd",
+    b"inotify": "inotify", b"[pidfd]": "pidfd", b"[io_uring]": "io_uring",
+}  # fmt: skip
+_ADDRESSES = {socket.AF_INET: 4, socket.AF_INET6: 16}  # bytes
+_MAPPED = "::ffff:"
+_OF_SOCKET = {int(socket.SOCK_STREAM): "tcp", int(socket.SOCK_DGRAM): "udp"}
+
+
+def settings(kernel: KernelTypes) -> dict[str, object]:
+    """Those of probes/resources.h, RESOURCE_SETTINGS; `resources_known` is 0 where the kernel does not say enough."""
+    offsets: dict[str, object] = {}
+    for group in (_NEEDED, _OF_UNIX, _OF_EPOLL):
+        found = {name: kernel.offset(*field) for name, field in group.items()}
+        offsets |= dict.fromkeys(group, 0) if None in found.values() else found
+    waits_on, call = np.zeros(_WAITS_ON, np.uint8), processors.here().call
+    for what, names in _CALLS.items():
+        numbers = [call(name) for name in names.split()]
+        waits_on[[number for number in numbers if number >= 0]] = what
+    return {**offsets, "resources_known": int(offsets["task_files"] != 0 and offsets["sock_type"] != 0), "waits_on": waits_on}
+
+
+class Resources:
+    """Drains the rings of probes/resources.h."""
+
+    def __init__(self, programs: Programs) -> None:
+        """`programs`: those of sched.c."""
+        self._sockets = programs.ring("resources", programs.dtype("resource_event"))
+        self._files = programs.ring("paths", programs.dtype("path_event"))
+
+    def drain(self) -> list[Columns]:
+        """Rows of `resources` since the last call; those that rows of `sched` name that were drained before are among them."""
+        return [_columns(rows, names) for rows, names in (self._sockets.drain(_sockets), self._files.drain(_paths)) if len(rows)]
+
+
+_Name = tuple[str, str, str, bool, int]  # of each row: kind, name, local name, whether it listens, peer's process
+
+
+def _sockets(events: np.ndarray) -> tuple[np.ndarray, list[_Name]]:
+    events = events.copy()
+    columns = (events[name].tolist() for name in ("family", "type", "state", "local_port", "remote_port", "named", "peer", "anonymous", "name"))
+    local, remote = events["local"].tobytes(), events["remote"].tobytes()
+    names: list[_Name] = []
+    for at, (family, kind, state, local_port, remote_port, named, peer, anonymous, name) in enumerate(zip(*columns, strict=True)):
+        size = _ADDRESSES.get(family, 0)
+        if size:
+            own, other = (address[16 * at : 16 * at + size] for address in (local, remote))
+            names.append(_internet(kind, _end(family, own, local_port), _end(family, other, socket.ntohs(remote_port)), remote_port, state))
+        elif family == socket.AF_UNIX:
+            # An abstract name begins with a zero.
+            names.append(("unix", _text(b"@" + name[1:] if name[:1] in (b"", b"\0") else name.split(b"\0")[0]) if named else "", "", False, peer))
+        elif family:
+            names.append(("socket", "", "", False, 0))
+        elif anonymous:
+            names.append((_OF_NAME.get(name, "other"), "" if name in _OF_NAME else _text(name), "", False, 0))
+        else:
+            names.append(("pipe", "", "", False, 0))
+    return events, names
+
+
+def _internet(kind: int, local: str, remote: str, connected: int, state: int) -> _Name:
+    called = _OF_SOCKET.get(kind, "socket")
+    listens = called == "tcp" and state == _LISTENING
+    return called, remote if connected and not listens else local, local, listens, 0
+
+
+def _end(family: int, address: bytes, port: int) -> str:
+    text = socket.inet_ntop(family, address)
+    if family == socket.AF_INET:
+        return f"{text}:{port}"
+    return f"{text.removeprefix(_MAPPED)}:{port}" if text.startswith(_MAPPED) and "." in text else f"[{text}]:{port}"
+
+
+def _text(name: bytes) -> str:
+    return name.decode(errors="backslashreplace")
+
+
+def _paths(events: np.ndarray) -> tuple[np.ndarray, list[_Name]]:
+    events = events.copy()
+    rows = zip(events["mode"].tolist(), events["length"].tolist(), events["names"].tolist(), strict=True)
+    return events, [(_OF_MODE.get(stat.S_IFMT(mode), "other"), _path(length, names), "", False, 0) for mode, length, names in rows]
+
+
+def _path(length: int, names: bytes) -> str:
+    """Of struct path_event."""
+    parts = names[: length & ~_WHOLE].rstrip(b"\0").split(b"\0")
+    return ("/" if length & _WHOLE else ".../") + _text(b"/".join(reversed(parts)))
+
+
+def _columns(events: np.ndarray, names: list[_Name]) -> Columns:
+    kinds, called, local, listens, peers = (np.array(column, object) for column in zip(*names, strict=True))
+    columns = {
+        "resource_id": events["id"].astype(np.int64),
+        "kind": kinds,
+        "name": called,
+        "local_name": local,
+        "listens": listens.astype(bool),
+        "pid": events["pid"].astype(np.int32),
+        "descriptor": events["descriptor"].astype(np.int32),
+        "peer_pid": peers.astype(np.int32),
+        "device": events["device"].astype(np.int64),
+        "inode": events["inode"].astype(np.int64),
+    }
+    assert tuple(columns) == tuple(column.name for column in RESOURCES.columns)
+    return columns

@@ -1,0 +1,41 @@
+"""The table of what threads wait for, a part of trace/schema.py."""
+
+from pytrace_ebpf.trace.table import Column, Table
+
+RESOURCE_KINDS = (
+    "file", "directory", "device", "tcp", "udp", "unix", "socket", "pipe",
+    "epoll", "eventfd", "timerfd", "signalfd", "inotify", "pidfd", "io_uring", "other",
+)  # fmt: skip
+
+RESOURCES = Table(
+    "resources",
+    "One row per file, socket, pipe or the like that a traced thread waited for behind a descriptor, named when it was first waited for: "
+    "what a descriptor or an inode is used for later is another resource, and so is a file that was renamed.",
+    ("resource_id",),
+    (
+        Column("resource_id", "int64", "", "joins sched and waits; a hash of what tells it from others"),
+        Column("kind", "dictionary of string", "", ", ".join(RESOURCE_KINDS)),
+        Column(
+            "name",
+            "string",
+            "",
+            "file, directory, device: its path, from the root of its mount namespace, with ... in front where it has more than 32 parts or 1,024 bytes; "
+            "tcp, udp: address:port of the other end, of a socket that listens or is not connected of its own; unix: the address of the other end, "
+            "else its own, with @ for the zero byte of an abstract one; empty = it has none",
+        ),
+        Column("local_name", "string", "", "tcp, udp: address:port of its own end; else empty"),
+        Column("listens", "bool", "", "tcp: connections are accepted from it"),
+        Column("pid", "int32", "", "process that first waited for it"),
+        Column("descriptor", "int32", "", "and its descriptor there"),
+        Column(
+            "peer_pid",
+            "int32",
+            "",
+            "unix: process that made the other end, as the kernel has it for SO_PEERCRED, in the host's ids; 0 not known. "
+            "Who is at the other end of others is known by who wakes: waker_pid in waits",
+        ),
+        Column("device", "int64", "", "number of its file system's device"),
+        Column("inode", "int64", "", "and its inode there"),
+    ),
+    timed=False,
+)  # fmt: skip

@@ -1,0 +1,41 @@
+"""What a thread waits for behind a descriptor, against what the program itself knows of its descriptors."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import pytrace_ebpf
+from tests.conftest import Python
+
+Run = Callable[..., tuple[Path, "subprocess.CompletedProcess[str]"]]
+AT_LEAST_NS = 15_000_000  # half of what each waits for its answer
+
+
+def waits_of(directory: Path) -> pd.DataFrame:
+    """Waits with what they were for, and the name of their function; of that in a process that was forked the same."""
+    trace = pytrace_ebpf.open(directory)
+    waits = trace.waits().merge(trace.resources(), how="left", on="resource_id", suffixes=("", "_of_it"))
+    waits["function"] = waits["caller_func_id"].map(trace.functions().set_index("func_id")["name"])
+    waits["ns"] = waits["end_ns"] - waits["start_ns"]
+    return waits
+
+
+@pytest.mark.usually("agent")
+def test_each_wait_names_what_the_program_knows(python: Python, source: str, run: Run, tmp_path: Path) -> None:
+    told = tmp_path / "known.json"
+    directory, ended = run(python.command("resources", str(told)), "-q", "--source", source)
+    assert ended.returncode == 0
+    known: dict[str, list[str]] = json.loads(told.read_text())
+    assert len(known) >= 20
+    waits = waits_of(directory)
+    for function, (kind, name) in known.items():
+        # The functions that a forked child was in when it began are not always known: it waits once.
+        where = waits["pid"] != waits["pid"].iloc[0] if function == "inherited" else waits["function"] == function
+        mine = waits[where & (waits["ns"] >= AT_LEAST_NS) & waits["syscall"].notna()]
+        mine = mine[~mine["kind"].isin(["sleep", "lock", "gil", "wait-child"])]
+        assert len(mine) >= 1, function
+        assert mine[["kind_of_it", "name"]].drop_duplicates().values.tolist() == [[kind, name]], function
