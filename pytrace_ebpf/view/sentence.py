@@ -19,7 +19,7 @@ _OFF = {"runq_wait": "in the run queue", "gil_wait": "waiting for the GIL", "blo
 WAITING = {
     "lock": "waiting for a lock",
     "object-lock": "waiting for an object's own lock",
-    "stop-the-world": "stopped, with all other threads,",
+    "stop-the-world": "stopped, with all other threads",
     "sleep": "sleeping",
     "wait-child": "waiting for a child process",
     "page-fault": "waiting for memory to be read in",

@@ -57,10 +57,10 @@ class Tries:
         )
         self.cost = Cost(recording, cast(Sources, self.sources), 0.05)
 
-    def passes(self, seconds: float, calls: dict[int, int], out: set[int]) -> None:
+    def passes(self, seconds: float, calls: dict[int, float], out: set[int]) -> None:
         """So many calls of each function, and what is decided then."""
         self.clock.now_ns += int(seconds * SECOND)
-        func_id = np.repeat(np.array([*calls], np.int32), [2 * count for count in calls.values()])  # an entry and a return each
+        func_id = np.repeat(np.array([*calls], np.int32), [int(2 * count) for count in calls.values()])  # an entry and a return each
         self.sources.drained = [{"pid": np.full(len(func_id), 1 << 22), "func_id": func_id}]
         self.out = frozenset(out)
         self.cost.observe({})
@@ -75,6 +75,12 @@ def test_a_function_that_is_left_out_has_the_rate_that_it_had(monkeypatch: pytes
     tries = Tries(monkeypatch)
     tries.passes(0.5, {0: 300, 1: 20}, {0})
     assert tries.rows() == [(0, 100.5 * SECOND, None, 600.0, BUDGET)]
+
+
+def test_a_call_that_goes_on_counts_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = Tries(monkeypatch)
+    tries.passes(0.5, {0: 1.5}, {0})  # it came, another one came and went
+    assert tries.rows() == [(0, 100.5 * SECOND, None, 3.0, BUDGET)]
 
 
 def test_of_an_interval_it_is_the_rate_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
