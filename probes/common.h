@@ -29,9 +29,11 @@ BPF_PERCPU_ARRAY(losses, struct losses, 1);
 static int (*read_of_process)(void *to, __u32 size, const void *address) = (void *)BPF_FUNC_probe_read_user;
 static int (*read_text_of_process)(void *to, __u32 size, const void *address) = (void *)BPF_FUNC_probe_read_user_str;
 static int (*read_of_kernel)(void *to, __u32 size, const void *address) = (void *)BPF_FUNC_probe_read_kernel;
+static int (*read_text_of_kernel)(void *to, __u32 size, const void *address) = (void *)BPF_FUNC_probe_read_kernel_str;
 #define bpf_probe_read_user read_of_process
 #define bpf_probe_read_user_str read_text_of_process
 #define bpf_probe_read_kernel read_of_kernel
+#define bpf_probe_read_kernel_str read_text_of_kernel
 
 /* What a process has at an address; 0 where that cannot be read. */
 #define TAKE(type, address) ({ type taken = 0; bpf_probe_read_user(&taken, sizeof(taken), (void *)(address)); taken; })

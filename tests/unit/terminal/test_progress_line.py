@@ -87,7 +87,7 @@ def test_turns_keep_a_line_of_each(terminal: bool) -> None:
 
 def test_the_line_is_gone_before_anything_is_printed(tmp_path: Path) -> None:
     """A command on a terminal, which the line of progress shares with what is printed."""
-    program = f"from pytrace_ebpf.cli import main, progress; progress.AFTER_S = 0.0; main.main(['report', {str(sample(tmp_path / 'trace'))!r}])"
+    program = f"from pytrace_ebpf.cli import main; from pytrace_ebpf.terminal import progress; progress.AFTER_S = 0.0; main.main(['report', {str(sample(tmp_path / 'trace'))!r}])"
     ours, theirs = os.openpty()
     with subprocess.Popen([sys.executable, "-c", program], stdout=theirs, stderr=theirs, stdin=theirs, env={**os.environ, "TERM": "xterm"}):
         os.close(theirs)

@@ -138,7 +138,7 @@ def test_where_events_were_lost_none_is_missing() -> None:
 def test_the_collector_writes_them_and_counts_them() -> None:
     collector = Collector(0)
     columns = {
-        name: np.array(values) for name, values in zip(TABLES["sched"].arrow.names, zip(*((*r, -1) for r in without(2)), strict=True), strict=True)
+        name: np.array(values) for name, values in zip(TABLES["sched"].arrow.names, zip(*((*r, -1, 0) for r in without(2)), strict=True), strict=True)
     }
     collector.add({"sched": [columns]})
     collector.drained_ns = 10_000_000
