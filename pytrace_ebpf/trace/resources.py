@@ -1,4 +1,4 @@
-"""The table of what threads wait for, a part of trace/schema.py."""
+"""What threads wait for behind descriptors: the table of it, a part of trace/schema.py, and what listens where."""
 
 from pytrace_ebpf.trace.table import Column, Table
 
@@ -6,6 +6,13 @@ RESOURCE_KINDS = (
     "file", "directory", "device", "tcp", "udp", "unix", "socket", "pipe",
     "epoll", "eventfd", "timerfd", "signalfd", "inotify", "pidfd", "io_uring", "other",
 )  # fmt: skip
+
+SERVICES = {
+    22: "ssh", 25: "smtp", 53: "dns", 80: "http", 389: "ldap", 443: "https", 1433: "mssql", 1521: "oracle", 2181: "zookeeper", 2379: "etcd",
+    3306: "mysql", 4222: "nats", 4317: "otlp", 5432: "postgres", 5672: "amqp", 6379: "redis", 6432: "pgbouncer", 8123: "clickhouse",
+    9042: "cassandra", 9092: "kafka", 9200: "elasticsearch", 11211: "memcached", 27017: "mongodb",
+}  # fmt: skip
+"""What usually listens on a port."""
 
 RESOURCES = Table(
     "resources",

@@ -6,13 +6,8 @@ import numpy as np
 import pandas as pd
 
 from pytrace_ebpf.derive.added import added
+from pytrace_ebpf.trace.resources import SERVICES
 
-SERVICES = {
-    22: "ssh", 25: "smtp", 53: "dns", 80: "http", 389: "ldap", 443: "https", 1433: "sqlserver", 1521: "oracle", 2181: "zookeeper", 2379: "etcd",
-    3306: "mysql", 4222: "nats", 4317: "otlp", 5432: "postgres", 5672: "amqp", 6379: "redis", 6432: "pgbouncer", 8123: "clickhouse", 9000: "clickhouse",
-    9042: "cassandra", 9092: "kafka", 9200: "elasticsearch", 11211: "memcached", 27017: "mongodb",
-}  # fmt: skip
-"""What usually listens on a port."""
 _EPHEMERAL = 32768  # ports from here on are given to who connects: net.ipv4.ip_local_port_range
 _COLUMNS = ("func_id", "start_ns", "blocked_until_ns", "end_ns", "syscall", "resource_id")
 _SENDS = ("sendto", "sendmsg", "sendmmsg", "write", "writev", "sendfile")

@@ -16,18 +16,10 @@ from typing import NamedTuple
 from pytrace_ebpf.record.process.matching import processes
 from pytrace_ebpf.record.process.memory import Memory, MemoryFault
 from pytrace_ebpf.record.process.pinned import Pinned
+from pytrace_ebpf.record.scheduling.waiting_calls import CALLS, ON_DESCRIPTOR, ON_EPOLL, ON_POLL, ON_SELECT
+from pytrace_ebpf.trace.resources import SERVICES
 
-_FIRST_IS_A_DESCRIPTOR = frozenset((
-    "read", "pread64", "readv", "preadv", "preadv2", "write", "pwrite64", "writev", "pwritev", "pwritev2", "fsync", "fdatasync", "sync_file_range",
-    "ftruncate", "flock", "getdents", "getdents64", "recvfrom", "recvmsg", "recvmmsg", "sendto", "sendmsg", "sendmmsg", "accept", "accept4", "connect",
-    "fcntl", "ioctl", "sendfile", "splice",
-))  # fmt: skip
-_EPOLL, _POLL, _SELECT = ("epoll_wait", "epoll_pwait", "epoll_pwait2"), ("poll", "ppoll"), ("select", "pselect6")
 _CHILDREN = ("wait4", "waitid")
-_SERVICES = {
-    53: "dns", 80: "http", 443: "https", 1433: "mssql", 1521: "oracle", 2379: "etcd", 3306: "mysql", 4317: "otlp", 5432: "postgres", 5672: "amqp",
-    6379: "redis", 6432: "pgbouncer", 9042: "cassandra", 9092: "kafka", 9200: "elasticsearch", 11211: "memcached", 27017: "mongodb",
-}  # fmt: skip
 _LISTENS = 10  # TCP_LISTEN
 _MOST = 64  # descriptors of one call
 _MOST_BYTES = 8 << 20  # of a table of sockets
@@ -66,16 +58,16 @@ class Resources:
                 yield self.descriptor(number)
 
     def _descriptors(self, call: str, arguments: Sequence[int]) -> Sequence[int]:
-        if call in _FIRST_IS_A_DESCRIPTOR:
+        if call in CALLS[ON_DESCRIPTOR]:
             return [_signed(arguments[0])]
-        if call in _EPOLL:
+        if call in CALLS[ON_EPOLL]:
             lines = self._process.read(f"fdinfo/{_signed(arguments[0])}", _MOST_BYTES).decode(errors="replace").splitlines()
             return sorted(int(line.split()[1]) for line in lines if line.startswith("tfd:"))[:_MOST]
-        if call in _POLL:
+        if call in CALLS[ON_POLL]:
             count = min(arguments[1] & 0xFFFFFFFF, _MOST)
             raw = self._memory.read(arguments[0], 8 * count) if count else b""
             return [number for number, _, _ in struct.iter_unpack("<ihh", raw) if number >= 0]
-        if call in _SELECT:
+        if call in CALLS[ON_SELECT]:
             count = min(max(_signed(arguments[0]), 0), 1024)
             size = -(-count // 64) * 8  # words of the kernel's, as far as it reads
             bits = [int.from_bytes(self._memory.read(at, size), "little") for at in arguments[1:4] if at]
@@ -107,7 +99,7 @@ class Resources:
         protocol, (_, port) = found.protocol.removesuffix("6"), _parsed(found.remote)
         if not port:
             return f"{protocol} {_address(found.local)}"
-        service = f" ({_SERVICES[port]})" if port in _SERVICES else ""
+        service = f" ({SERVICES[port]})" if port in SERVICES else ""
         other = next(
             (number for number, each in self._sockets.items() if each.local == found.remote and each.remote == found.local and number != inode), None
         )

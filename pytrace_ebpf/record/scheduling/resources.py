@@ -9,6 +9,7 @@ from pytrace_ebpf import processors
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.btf import KernelTypes
 from pytrace_ebpf.record.output.tables import Columns
+from pytrace_ebpf.record.scheduling.waiting_calls import CALLS
 from pytrace_ebpf.trace.resources import RESOURCES
 
 RINGS = {"resources": 4 << 20, "paths": 2 << 20}  # bytes: of 15,000 sockets, and of 1,900 files, that are met between two looks at them
@@ -48,18 +49,7 @@ _OF_UNIX = {
 }
 _OF_EPOLL = {"epoll_ready": ("eventpoll", "rdllist"), "item_link": ("epitem", "rdllink"), "item_file": ("epitem", "ffd")}
 
-ON_DESCRIPTOR, ON_EPOLL, ON_POLL, ON_SELECT, _WAITS_ON = 1, 2, 3, 4, 512  # probes/resources.h
-_CALLS = {
-    ON_DESCRIPTOR: (
-        "read pread64 readv preadv preadv2 write pwrite64 writev pwritev pwritev2 getdents64 fsync fdatasync sync_file_range syncfs fallocate "
-        "ftruncate flock readahead recvfrom recvmsg recvmmsg sendto sendmsg sendmmsg accept accept4 connect sendfile splice tee vmsplice "
-        "copy_file_range io_uring_enter ioctl fcntl"
-    ),
-    ON_EPOLL: "epoll_wait epoll_pwait epoll_pwait2",
-    ON_POLL: "poll ppoll",
-    ON_SELECT: "select pselect6",
-}
-
+_WAITS_ON = 512  # probes/sched.c
 _WHOLE = 0x80000000  # PATH_WHOLE of probes/events.h
 _LISTENING = 10
 _OF_MODE = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFCHR: "device", stat.S_IFBLK: "device", stat.S_IFIFO: "pipe"}
@@ -79,8 +69,8 @@ def settings(kernel: KernelTypes) -> dict[str, object]:
         found = {name: kernel.offset(*field) for name, field in group.items()}
         offsets |= dict.fromkeys(group, 0) if None in found.values() else found
     waits_on, call = np.zeros(_WAITS_ON, np.uint8), processors.here().call
-    for what, names in _CALLS.items():
-        numbers = [call(name) for name in names.split()]
+    for what, names in CALLS.items():
+        numbers = [call(name) for name in names]
         waits_on[[number for number in numbers if number >= 0]] = what
     return {**offsets, "resources_known": int(offsets["task_files"] != 0 and offsets["sock_type"] != 0), "waits_on": waits_on}
 

@@ -32,6 +32,7 @@ from pytrace_ebpf.record.process import ending
 from pytrace_ebpf.record.sampling import native as native_code
 from pytrace_ebpf.record.sampling import stacks, stays
 from pytrace_ebpf.record.scheduling import resources
+from pytrace_ebpf.record.scheduling.waiting_calls import ON_DESCRIPTOR, ON_EPOLL, ON_POLL, ON_SELECT
 from pytrace_ebpf.record.source_selection import sources
 from pytrace_ebpf.record.usdt import matching, probes
 from pytrace_ebpf.record.usdt import objects as objects_read
@@ -204,7 +205,7 @@ def test_places_of_threads_that_are_sampled() -> None:
 
 def test_what_is_waited_for() -> None:
     c = numbers(PROBES / "resources.h")
-    calls = (resources.ON_DESCRIPTOR, resources.ON_EPOLL, resources.ON_POLL, resources.ON_SELECT)
+    calls = (ON_DESCRIPTOR, ON_EPOLL, ON_POLL, ON_SELECT)
     assert calls == (c["ON_DESCRIPTOR"], c["ON_EPOLL"], c["ON_POLL"], c["ON_SELECT"]) and c["ON_NOTHING"] == 0
     assert numbers(PROBES / "sched.c")["WAITS_ON"] == resources._WAITS_ON > max(max(each.calls.values()) for each in processors.PROCESSORS.values())
     assert c["LISTENING"] == resources._LISTENING

@@ -100,7 +100,10 @@ def test_who_holds_the_gil_mostly_or_most_often() -> None:
     ],
 )
 def test_what_it_waits_for(blocked: int, kind: str, syscall: str | None, func_id: int, expected: str) -> None:
-    parts = [{"kind": kind, "syscall": syscall, "func_id": func_id, "ns": 50}, {"kind": "other", "syscall": None, "func_id": 2, "ns": 50}]
+    parts = [
+        {"kind": kind, "syscall": syscall, "resource": None, "func_id": func_id, "ns": 50},
+        {"kind": "other", "syscall": None, "resource": None, "func_id": 2, "ns": 50},
+    ]
     assert said(row(100, 100 - blocked, 0, 0, blocked), blocked=parts) == expected
     parts[1]["ns"] = 51
     if kind != "other":
