@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 import pytrace_ebpf
-from tests.conftest import Python
+from tests.bpf.conftest import Recorder
+from tests.conftest import Python, Target
 
 Run = Callable[..., tuple[Path, "subprocess.CompletedProcess[str]"]]
 AT_LEAST_NS = 15_000_000  # half of what each waits for its answer
@@ -39,3 +40,16 @@ def test_each_wait_names_what_the_program_knows(python: Python, source: str, run
         mine = mine[~mine["kind"].isin(["sleep", "lock", "gil", "wait-child"])]
         assert len(mine) >= 1, function
         assert mine[["kind_of_it", "name"]].drop_duplicates().values.tolist() == [[kind, name]], function
+
+
+@pytest.mark.usually("agent")
+def test_what_a_thread_waited_for_before_it_was_traced(
+    python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
+) -> None:
+    process = target("resources_before", python=python)
+    recorder = attach(process.pid, "--source", source)
+    process.go()
+    known = process.done()
+    waits = waits_of(recorder.finish())
+    first = waits.sort_values("start_ns").drop_duplicates("tid").set_index("tid")
+    assert {tid: [first["kind_of_it"][int(tid)], first["name"][int(tid)]] for tid in known} == known and len(known) == 5

@@ -1,15 +1,22 @@
 """What threads wait for behind descriptors: where the kernel keeps that, for probes/resources.h, and the rows of `resources`."""
 
+import os
 import socket
 import stat
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from hashlib import blake2b
 
 import numpy as np
 
 from pytrace_ebpf import processors
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.btf import KernelTypes
+from pytrace_ebpf.record.kernel.waiting_calls import CALLS
 from pytrace_ebpf.record.output.tables import Columns
-from pytrace_ebpf.record.scheduling.waiting_calls import CALLS
+from pytrace_ebpf.record.process.memory import MemoryFault
+from pytrace_ebpf.record.process.opened import Descriptors
 from pytrace_ebpf.trace.resources import RESOURCES
 
 RINGS = {"resources": 4 << 20, "paths": 2 << 20}  # bytes: of 15,000 sockets, and of 1,900 files, that are met between two looks at them
@@ -82,11 +89,33 @@ class Resources:
         """`programs`: those of sched.c."""
         self._sockets = programs.ring("resources", programs.dtype("resource_event"))
         self._files = programs.ring("paths", programs.dtype("path_event"))
+        self._met: list[Columns] = []
 
     def drain(self) -> list[Columns]:
         """Rows of `resources` since the last call; those that rows of `sched` name that were drained before are among them."""
-        return [_columns(rows, names) for rows, names in (self._sockets.drain(_sockets), self._files.drain(_paths)) if len(rows)]
+        met, self._met = self._met, []
+        return [*met, *(_columns(rows, names) for rows, names in (self._sockets.drain(_sockets), self._files.drain(_paths)) if len(rows))]
 
+    def meet(self, pid: int, descriptors: Descriptors, call: int, arguments: Sequence[int]) -> int:
+        """The id of what a thread waits for in system call number `call`, that was in it before anybody looked; 0 where that is not known.
+
+        /proc says it: its row, which comes with the next drain(), has no device. When it is next waited for it is another row.
+        """
+        with suppress(OSError, ValueError, IndexError, MemoryFault, struct.error):
+            numbers = descriptors.waited_for(_NAMES.get(call, ""), arguments)
+            if len(numbers) == 1:
+                found = descriptors.of(numbers[0])
+                told = f"{pid} {found.link} {found.name} {found.local_name}".encode(errors="surrogateescape")
+                event = np.zeros(1, _MET)
+                event["id"] = int.from_bytes(blake2b(told, digest_size=8).digest(), "little") >> 1 or 1
+                event["inode"], event["pid"], event["descriptor"] = found.inode, pid, numbers[0]
+                self._met.append(_columns(event, [(found.kind, _text(os.fsencode(found.name)), found.local_name, found.listens, 0)]))
+                return int(event["id"][0])
+        return 0
+
+
+_MET = np.dtype([("id", "u8"), ("inode", "u8"), ("device", "u4"), ("pid", "u4"), ("descriptor", "i4")])
+_NAMES = {number: name for name, number in processors.here().calls.items()}
 
 _Name = tuple[str, str, str, bool, int]  # of each row: kind, name, local name, whether it listens, peer's process
 

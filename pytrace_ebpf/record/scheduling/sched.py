@@ -16,6 +16,7 @@ from pytrace_ebpf.record.kernel.btf import KernelTypes
 from pytrace_ebpf.record.output.tables import sched_columns
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.memory import Memory
+from pytrace_ebpf.record.process.opened import Descriptors
 from pytrace_ebpf.record.process.pinned import Pinned
 from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.process.target import living_threads
@@ -97,9 +98,10 @@ class SchedProbes(Scheduling):
         self._added.add(pid)
         self._holders.expect(pid)
         self.interval_s = _STARTING_INTERVAL_S
-        memory = None
+        memory = descriptors = None
         with suppress(OSError, TargetError):  # one that ends, or is no program yet
-            memory = Pinned(pid).memory
+            process = Pinned(pid)
+            memory, descriptors = process.memory, Descriptors(process, process.memory)
         seen: set[int] = set()
         while True:
             new = [tid for tid in living_threads(pid) if tid not in seen]
@@ -107,12 +109,12 @@ class SchedProbes(Scheduling):
                 break
             for tid in new:
                 seen.add(tid)
-                row = self._snapshot(pid, memory, tid)
+                row = self._snapshot(pid, memory, descriptors, tid)
                 if row is not None:
                     self._snapshots.append(row)
                 self._threads.set(tid, pid)
 
-    def _snapshot(self, pid: int, memory: Memory | None, tid: int) -> np.ndarray | None:
+    def _snapshot(self, pid: int, memory: Memory | None, descriptors: Descriptors | None, tid: int) -> np.ndarray | None:
         folder = Path(f"/proc/{pid}/task/{tid}")
         row = np.zeros(1, self._dtype)
         row["ts"], row["pid"], row["tid"] = time.monotonic_ns(), pid, tid
@@ -127,6 +129,8 @@ class SchedProbes(Scheduling):
             row["syscall"], row["address"] = int(call[0]), int(call[1], 16)
             if memory is not None and int(call[0]) == parking.FUTEX:
                 row["address"] = parking.parked_for(memory, int(call[1], 16), int(call[7], 16))
+            elif descriptors is not None and self._only is None:
+                row["resource"] = self._resources.meet(pid, descriptors, int(call[0]), [int(word, 16) for word in call[1:7]])
         return row
 
     def missing(self) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from pytrace_ebpf.record.cost.budget import MOST_OUT
 from pytrace_ebpf.record.cpython import frames, lines, objects, parking
 from pytrace_ebpf.record.cpython.gil import HolderPath
 from pytrace_ebpf.record.kernel.probe_sources import probes_directory
+from pytrace_ebpf.record.kernel.waiting_calls import ON_DESCRIPTOR, ON_EPOLL, ON_POLL, ON_SELECT
 from pytrace_ebpf.record.native import blocks, code, layers, signature, tensors
 from pytrace_ebpf.record.native.parsers import FINDERS
 from pytrace_ebpf.record.output import observed_rows
@@ -32,7 +33,6 @@ from pytrace_ebpf.record.process import ending
 from pytrace_ebpf.record.sampling import native as native_code
 from pytrace_ebpf.record.sampling import stacks, stays
 from pytrace_ebpf.record.scheduling import resources
-from pytrace_ebpf.record.scheduling.waiting_calls import ON_DESCRIPTOR, ON_EPOLL, ON_POLL, ON_SELECT
 from pytrace_ebpf.record.source_selection import sources
 from pytrace_ebpf.record.usdt import matching, probes
 from pytrace_ebpf.record.usdt import objects as objects_read
