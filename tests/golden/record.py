@@ -107,10 +107,17 @@ def attach(command: list[str], options: Options) -> None:
         session.close()
 
 
-def usdt_and_sched(folder: Path) -> None:
+def scheduling(folder: Path) -> None:
+    columns = sched.sched_columns
+    sched.sched_columns = tapped("sched", columns)
+    attach([*PYTHON, PROGRAM], Options(folder / "sched", "usdt"))
+    sched.sched_columns = columns
+    keep("sched")
+
+
+def usdt(folder: Path) -> None:
     drain_calls, drain_sites, drain_functions = UsdtProbes.drain_calls, UsdtProbes.drain_sites, UsdtProbes.drain_functions
-    columns, of_sched = usdt_calls.tables.call_columns, sched.sched_columns
-    rings: dict[str, np.ndarray] = {}
+    columns = usdt_calls.tables.call_columns
 
     def calls(self: UsdtProbes, how: Callable[..., Any]) -> Any:
         def copied(records: np.ndarray) -> Any:
@@ -128,25 +135,17 @@ def usdt_and_sched(folder: Path) -> None:
         take("functions", records := drain_functions(self))
         return records
 
-    def scheduling(records: np.ndarray) -> Any:
-        if len(records):
-            rings[f"sched.{len(rings)}"] = records.copy()
-        return of_sched(records)
-
     UsdtProbes.drain_calls, UsdtProbes.drain_functions = calls, functions  # type: ignore[method-assign,assignment]
     UsdtProbes.drain_sites = sites  # type: ignore[method-assign]
-    sched.sched_columns = scheduling
     attach([*PYTHON, PROGRAM], Options(folder / "usdt", "usdt"))
     UsdtProbes.drain_calls, UsdtProbes.drain_functions = drain_calls, drain_functions  # type: ignore[method-assign]
     UsdtProbes.drain_sites = drain_sites  # type: ignore[method-assign]
-    sched.sched_columns, usdt_calls.tables.call_columns = of_sched, columns
+    usdt_calls.tables.call_columns = columns
     empty = [name for name, records in taken.items() if not len(records)]
     both = [name.partition(".")[2] for name in empty if name.startswith("calls") and f"functions.{name.partition('.')[2]}" in empty]
     for number in both:
         del taken[f"calls.{number}"], taken[f"functions.{number}"], taken[f"sites.{number}"]
     keep("usdt")
-    taken.update(rings)
-    keep("sched")
 
 
 def agent(folder: Path) -> None:
@@ -224,6 +223,6 @@ def native(folder: Path) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
-        for record in (agent, perf, usdt_and_sched, native):
+        for record in (agent, perf, scheduling, usdt, native):
             if record.__name__ in (sys.argv[1:] or record.__name__):
                 record(Path(scratch))

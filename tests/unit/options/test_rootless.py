@@ -188,7 +188,7 @@ def test_what_was_called_before_an_exec_is_kept(rootless: Callable[..., Run]) ->
 
 @pytest.mark.usefixtures("none_ignored")
 def test_a_terminal_that_closes_ends_it_like_the_program(rootless: Callable[..., Run]) -> None:
-    run = rootless(PYTHON, "-c", "def f(): print('ready', flush=True); input()\nf()", wait=False)
+    run = rootless(PYTHON, "-c", "import time\ndef f(): print('ready', flush=True); time.sleep(600)\nf()", wait=False)
     assert run.process.stdout is not None
     assert run.process.stdout.readline() == "ready\n"
     os.killpg(run.process.pid, signal.SIGHUP)
@@ -236,7 +236,7 @@ def test_every_end_of_the_program(rootless: Callable[..., Run], program: str, co
 
 
 def test_ctrl_c_is_the_programs(rootless: Callable[..., Run]) -> None:
-    run = rootless(PYTHON, "-c", "def f(): print('ready', flush=True); input()\nf()", wait=False)
+    run = rootless(PYTHON, "-c", "import time\ndef f(): print('ready', flush=True); time.sleep(600)\nf()", wait=False)
     assert run.process.stdout is not None
     assert run.process.stdout.readline() == "ready\n"
     os.killpg(run.process.pid, signal.SIGINT)
