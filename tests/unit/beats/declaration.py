@@ -23,7 +23,7 @@ STREAM = Stream(
     users=True,
     more_options={"beats_of": Option("of these alone", metavar="PATTERN", several=True)},
     tables=(BEATS,),
-    losses=(Loss("beat_ring", 20, "beat", "beats", "nobody heard them"),),
+    losses=(Loss("beat_ring", 21, "beat", "beats", "nobody heard them"),),
     recorder="tests.unit.beats.recorder.Beats",
     needs_agent="only the agent hears them",
     excludes={"budget": "beats of what is left out would be missing"},

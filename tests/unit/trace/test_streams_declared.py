@@ -15,7 +15,7 @@ from pytrace_ebpf.trace.stream import Stream
 from tests.unit.view.test_page import unpacked
 
 REPOSITORY = Path(__file__).parents[3]
-WORK = "sum(range(10**7)); import time; time.sleep(0.2)"
+WORK = "sum(range(10**7)); import time; time.sleep(1)"
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
