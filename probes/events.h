@@ -113,26 +113,29 @@ struct sched_event {
 
 #define RESOURCE_NAME 128 /* bytes: more than of a unix socket's address without its family */
 
-/* A socket, a pipe or an anonymous file that a thread waits for: see resources.h. */
-struct resource_event {
+/* What a thread waits for behind a descriptor: see resources.h. */
+struct resource_head {
     __u64 id;
     __u64 inode;
     __u32 device;
     __u32 mode;       /* i_mode */
     __u32 pid;        /* process that waits for it */
     __s32 descriptor; /* and as what it has it */
-    __u32 local[4];   /* addresses, as they are sent */
+};
+
+/* A socket, a pipe or an anonymous file. */
+struct resource_event {
+    struct resource_head head;
+    __u32 local[4]; /* addresses, as they are sent */
     __u32 remote[4];
     __u16 local_port;
     __u16 remote_port; /* as it is sent */
     __u16 family;      /* of addresses; 0 = it is no socket */
     __u16 type;
-    __u16 protocol;
     __u8 state;        /* of TCP */
-    __u8 named;        /* a unix socket has an address */
+    __u8 named;        /* 1 = a unix socket has an address */
+    __u16 anonymous;   /* 1 = no file has it; name: as in [eventpoll] */
     __u32 peer;        /* process at the other end of a unix socket, 0 = not known */
-    __u32 anonymous;   /* 1 = no file has it; name: as in [eventpoll] */
-    __u32 pad;
     char name[RESOURCE_NAME];
 };
 
@@ -140,14 +143,9 @@ struct resource_event {
 #define PATH_SIZE 1024
 #define PATH_WHOLE 0x80000000 /* of path_event.length: all names are there */
 
-/* A file with a name, that a thread waits for. */
+/* A file with a name. */
 struct path_event {
-    __u64 id;
-    __u64 inode;
-    __u32 device;
-    __u32 mode;
-    __u32 pid;
-    __s32 descriptor;
+    struct resource_head head;
     __u32 length; /* bytes of names, and PATH_WHOLE */
     char names[PATH_SIZE + 4]; /* its own, that of the directory, and so on up to the root, each with its zero byte */
 };

@@ -77,7 +77,6 @@ static __always_inline void tell_socket(struct resource_event *event, __u64 sock
     event->family = ends->family;
     event->state = ends->state;
     event->type = AT(__u16, sock + SETTINGS->sock_type);
-    event->protocol = AT(__u16, sock + SETTINGS->sock_protocol);
     event->local_port = ends->local_port;
     event->remote_port = ends->remote_port;
     if (ends->family == INET6) {
@@ -133,23 +132,22 @@ static __always_inline __u32 read_path(char *to, __u64 file)
 /* The id of the resource that is `file`, which is named if it was not yet; 0: it is not known. */
 static __always_inline __u64 resource_of(__u64 file, __u32 pid, __s32 descriptor)
 {
-    __u64 inode, super, number, magic = 0, name = 0, sock = 0, id;
+    struct resource_head what = {.pid = pid, .descriptor = descriptor};
+    __u64 inode, super, magic = 0, name = 0, sock = 0, id;
     struct resource_event *event;
     struct path_event *path;
     struct sock_ends ends = {};
-    __u32 device;
-    __u16 mode;
     __u8 one = 1;
 
     inode = file ? AT(__u64, file + SETTINGS->file_inode) : 0;
     if (!inode)
         return 0;
-    mode = AT(__u16, inode + SETTINGS->inode_mode);
+    what.mode = AT(__u16, inode + SETTINGS->inode_mode);
     super = AT(__u64, inode + SETTINGS->inode_super);
-    number = AT(__u64, inode + SETTINGS->inode_number);
-    device = AT(__u32, super + SETTINGS->super_device);
-    id = mixed(mixed(0, device), number);
-    if ((mode & TYPE_OF_FILE) == TYPE_SOCKET) {
+    what.inode = AT(__u64, inode + SETTINGS->inode_number);
+    what.device = AT(__u32, super + SETTINGS->super_device);
+    id = mixed(mixed(0, what.device), what.inode);
+    if ((what.mode & TYPE_OF_FILE) == TYPE_SOCKET) {
         sock = AT(__u64, AT(__u64, file + SETTINGS->file_private) + SETTINGS->socket_sock);
         bpf_probe_read_kernel(&ends, sizeof(ends), (void *)sock);
         if (ends.family == INET || ends.family == INET6)
@@ -163,19 +161,15 @@ static __always_inline __u64 resource_of(__u64 file, __u32 pid, __s32 descriptor
     id &= ~(1ULL << 63);
     if (named_resources.lookup(&id))
         return id;
-    if (sock || magic == ANONYMOUS || (mode & TYPE_OF_FILE) == TYPE_FIFO) {
+    what.id = id;
+    if (sock || magic == ANONYMOUS || (what.mode & TYPE_OF_FILE) == TYPE_FIFO) {
         event = resources.ringbuf_reserve(sizeof(*event));
         if (!event) {
             count_loss(LOSS_RESOURCE_RING);
             return id;
         }
         __builtin_memset(event, 0, sizeof(*event));
-        event->id = id;
-        event->inode = number;
-        event->device = device;
-        event->mode = mode;
-        event->pid = pid;
-        event->descriptor = descriptor;
+        event->head = what;
         if (sock) {
             tell_socket(event, sock, &ends);
         } else {
@@ -189,12 +183,7 @@ static __always_inline __u64 resource_of(__u64 file, __u32 pid, __s32 descriptor
             count_loss(LOSS_RESOURCE_RING);
             return id;
         }
-        path->id = id;
-        path->inode = number;
-        path->device = device;
-        path->mode = mode;
-        path->pid = pid;
-        path->descriptor = descriptor;
+        path->head = what;
         path->length = read_path(path->names, file);
         paths.ringbuf_submit(path, BPF_RB_NO_WAKEUP);
     }

@@ -34,7 +34,7 @@ struct settings {
     __u32 file_inode, file_path, file_private;
     __u32 inode_mode, inode_super, inode_number, super_device, super_magic;
     __u32 dentry_parent, dentry_name, mount_root, mount_itself, mount_parent, mount_point;
-    __u32 socket_sock, sock_type, sock_protocol, sock_peer, sock_local6, sock_remote6;
+    __u32 socket_sock, sock_type, sock_peer, sock_local6, sock_remote6;
     __u32 unix_peer, unix_address, unix_length, unix_name; /* 0: the names of unix sockets are not known */
     __u32 epoll_ready, item_link, item_file;  /* 0: nor what epoll found */
     __u8 waits_on[WAITS_ON];                  /* by number of a system call: ON_* of resources.h */

@@ -47,6 +47,8 @@ def of_clients(resources: pd.DataFrame) -> pd.DataFrame:
 def for_work(trace: Any) -> "pd.Series[int]":
     """How long the calls of each function, by func_id, waited for clients to connect or to send something, in a pytrace_ebpf Trace, ns."""
     clients = of_clients(trace.resources())["resource_id"]
+    if not len(clients):  # most programs are no servers
+        return pd.Series(dtype=np.int64)
     sums = added((_for_work(part, clients) for part in trace.waits_by_part(_COLUMNS)), ["func_id"], {"ns": "sum"})
     return sums.set_index("func_id")["ns"]
 

@@ -3,24 +3,26 @@
 Links and tables of /proc are the kernel's own words; no file of the target is opened, and its memory is read as everywhere (process/memory.py).
 """
 
+import socket
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
-from ipaddress import ip_address
 from typing import NamedTuple
 
 from pytrace_ebpf.record.kernel.waiting_calls import CALLS, ON_DESCRIPTOR, ON_EPOLL, ON_POLL, ON_SELECT
 from pytrace_ebpf.record.process.memory import Memory
 from pytrace_ebpf.record.process.pinned import Pinned
 
-_LISTENS = 10  # TCP_LISTEN
+LISTENS = 10  # TCP_LISTEN
 _MOST = 64  # descriptors of one call
 _MOST_BYTES = 8 << 20  # of a table of sockets
-_ANONYMOUS = {
+ANONYMOUS = {
     "[eventpoll]": "epoll", "[eventfd]": "eventfd", "[timerfd]": "timerfd", "[signalfd]": "signalfd",
     "inotify": "inotify", "[pidfd]": "pidfd", "[io_uring]": "io_uring",
 }  # fmt: skip
+"""Kinds of schema.RESOURCES by what the kernel calls files that no file system has."""
+_MAPPED = "::ffff:"
 
 
 class Opened(NamedTuple):
@@ -83,7 +85,7 @@ class Descriptors:
         if kind == "pipe":
             return Opened(link, "pipe")
         if kind == "anon_inode":
-            return Opened(link, _ANONYMOUS.get(rest, "other"), "" if rest in _ANONYMOUS else rest)
+            return Opened(link, ANONYMOUS.get(rest, "other"), "" if rest in ANONYMOUS else rest)
         return Opened(link, "file", link)
 
     def _socket(self, link: str, inode: str) -> Opened:
@@ -93,14 +95,12 @@ class Descriptors:
         if found.protocol == "unix":
             return Opened(link, "unix", found.name)
         kind, (_, port), local = found.protocol.removesuffix("6"), _parsed(found.remote), _address(found.local)
-        if kind == "tcp" and found.state == _LISTENS:
+        if kind == "tcp" and found.state == LISTENS:
             return Opened(link, kind, local, local, True)
         if not port:
             return Opened(link, kind, local, local)
-        other = next(
-            (number for number, each in self._sockets.items() if each.local == found.remote and each.remote == found.local and number != inode), None
-        )
-        return Opened(link, kind, _address(found.remote), local, False, "" if other is None else f"socket:[{other}]")
+        other = self._by_ends.get((found.remote, found.local), inode)
+        return Opened(link, kind, _address(found.remote), local, False, "" if other == inode else f"socket:[{other}]")
 
     @cached_property
     def _sockets(self) -> dict[str, _Socket]:
@@ -115,6 +115,11 @@ class Descriptors:
             if found.get(words[6], named).protocol == "unix":
                 found[words[6]] = named
         return found
+
+    @cached_property
+    def _by_ends(self) -> dict[tuple[str, str], str]:
+        """Inodes of sockets by their own end and the other one: with each thread that waits the table is not searched again."""
+        return {(each.local, each.remote): inode for inode, each in reversed(self._sockets.items())}
 
     def _rows(self, table: str) -> Iterator[list[str]]:
         with suppress(OSError):
@@ -134,6 +139,14 @@ def port_of(name: str) -> int:
     return int(name.rpartition(":")[2])
 
 
+def end(address: bytes, port: int) -> str:
+    """An end of a connection, as it is written: 10.0.0.7:5432, [::1]:80; an address of IPv4 in one of IPv6 as the former."""
+    if len(address) == 4:
+        return f"{socket.inet_ntop(socket.AF_INET, address)}:{port}"
+    text = socket.inet_ntop(socket.AF_INET6, address)
+    return f"{text.removeprefix(_MAPPED)}:{port}" if text.startswith(_MAPPED) and "." in text else f"[{text}]:{port}"
+
+
 def _parsed(written: str) -> tuple[bytes, int]:
     """The address (words of the machine's byte order) and the port."""
     address, _, port = written.partition(":")
@@ -142,8 +155,4 @@ def _parsed(written: str) -> tuple[bytes, int]:
 
 
 def _address(written: str) -> str:
-    raw, port = _parsed(written)
-    address = ip_address(raw)
-    mapped = getattr(address, "ipv4_mapped", None)
-    address = mapped or address
-    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+    return end(*_parsed(written))

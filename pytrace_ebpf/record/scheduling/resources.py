@@ -16,7 +16,7 @@ from pytrace_ebpf.record.kernel.btf import KernelTypes
 from pytrace_ebpf.record.kernel.waiting_calls import CALLS
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.process.memory import MemoryFault
-from pytrace_ebpf.record.process.opened import Descriptors
+from pytrace_ebpf.record.process.opened import ANONYMOUS, LISTENS, Descriptors, end
 from pytrace_ebpf.trace.resources import RESOURCES
 
 RINGS = {"resources": 4 << 20, "paths": 2 << 20}  # bytes: of 15,000 sockets, and of 1,900 files, that are met between two looks at them
@@ -43,7 +43,6 @@ _NEEDED = {
     "mount_point": ("mount", "mnt_mountpoint"),
     "socket_sock": ("socket", "sk"),
     "sock_type": ("sock", "sk_type"),
-    "sock_protocol": ("sock", "sk_protocol"),
     "sock_peer": ("sock", "sk_peer_pid"),
     "sock_local6": ("sock_common", "skc_v6_rcv_saddr"),
     "sock_remote6": ("sock_common", "skc_v6_daddr"),
@@ -58,19 +57,13 @@ _OF_EPOLL = {"epoll_ready": ("eventpoll", "rdllist"), "item_link": ("epitem", "r
 
 _WAITS_ON = 512  # probes/sched.c
 _WHOLE = 0x80000000  # PATH_WHOLE of probes/events.h
-_LISTENING = 10
 _OF_MODE = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFCHR: "device", stat.S_IFBLK: "device", stat.S_IFIFO: "pipe"}
-_OF_NAME = {
-    b"[eventpoll]": "epoll", b"[eventfd]": "eventfd", b"[timerfd]": "timerfd", b"[signalfd]": "signalfd",
-    b"inotify": "inotify", b"[pidfd]": "pidfd", b"[io_uring]": "io_uring",
-}  # fmt: skip
 _ADDRESSES = {socket.AF_INET: 4, socket.AF_INET6: 16}  # bytes
-_MAPPED = "::ffff:"
 _OF_SOCKET = {int(socket.SOCK_STREAM): "tcp", int(socket.SOCK_DGRAM): "udp"}
 
 
 def settings(kernel: KernelTypes) -> dict[str, object]:
-    """Those of probes/resources.h, RESOURCE_SETTINGS; `resources_known` is 0 where the kernel does not say enough."""
+    """Those of sched.c that probes/resources.h needs; `resources_known` is 0 where the kernel does not say enough."""
     offsets: dict[str, object] = {}
     for group in (_NEEDED, _OF_UNIX, _OF_EPOLL):
         found = {name: kernel.offset(*field) for name, field in group.items()}
@@ -89,12 +82,13 @@ class Resources:
         """`programs`: those of sched.c."""
         self._sockets = programs.ring("resources", programs.dtype("resource_event"))
         self._files = programs.ring("paths", programs.dtype("path_event"))
-        self._met: list[Columns] = []
+        self._row = programs.dtype("path_event")["head"]
+        self._met: dict[int, Columns] = {}
 
     def drain(self) -> list[Columns]:
         """Rows of `resources` since the last call; those that rows of `sched` name that were drained before are among them."""
-        met, self._met = self._met, []
-        return [*met, *(_columns(rows, names) for rows, names in (self._sockets.drain(_sockets), self._files.drain(_paths)) if len(rows))]
+        met, self._met = self._met, {}
+        return [*met.values(), *(_columns(rows, names) for rows, names in (self._sockets.drain(_sockets), self._files.drain(_paths)) if len(rows))]
 
     def meet(self, pid: int, descriptors: Descriptors, call: int, arguments: Sequence[int]) -> int:
         """The id of what a thread waits for in system call number `call`, that was in it before anybody looked; 0 where that is not known.
@@ -106,15 +100,14 @@ class Resources:
             if len(numbers) == 1:
                 found = descriptors.of(numbers[0])
                 told = f"{pid} {found.link} {found.name} {found.local_name}".encode(errors="surrogateescape")
-                event = np.zeros(1, _MET)
-                event["id"] = int.from_bytes(blake2b(told, digest_size=8).digest(), "little") >> 1 or 1
-                event["inode"], event["pid"], event["descriptor"] = found.inode, pid, numbers[0]
-                self._met.append(_columns(event, [(found.kind, _text(os.fsencode(found.name)), found.local_name, found.listens, 0)]))
-                return int(event["id"][0])
+                number = int.from_bytes(blake2b(told, digest_size=8).digest(), "little") >> 1 or 1
+                row = np.zeros(1, self._row)
+                row["id"], row["inode"], row["pid"], row["descriptor"] = number, found.inode, pid, numbers[0]
+                self._met[number] = _columns(row, [(found.kind, _text(os.fsencode(found.name)), found.local_name, found.listens, 0)])
+                return number
         return 0
 
 
-_MET = np.dtype([("id", "u8"), ("inode", "u8"), ("device", "u4"), ("pid", "u4"), ("descriptor", "i4")])
 _NAMES = {number: name for name, number in processors.here().calls.items()}
 
 _Name = tuple[str, str, str, bool, int]  # of each row: kind, name, local name, whether it listens, peer's process
@@ -129,30 +122,24 @@ def _sockets(events: np.ndarray) -> tuple[np.ndarray, list[_Name]]:
         size = _ADDRESSES.get(family, 0)
         if size:
             own, other = (address[16 * at : 16 * at + size] for address in (local, remote))
-            names.append(_internet(kind, _end(family, own, local_port), _end(family, other, socket.ntohs(remote_port)), remote_port, state))
+            names.append(_internet(kind, end(own, local_port), end(other, socket.ntohs(remote_port)), remote_port, state))
         elif family == socket.AF_UNIX:
             # An abstract name begins with a zero.
             names.append(("unix", _text(b"@" + name[1:] if name[:1] in (b"", b"\0") else name.split(b"\0")[0]) if named else "", "", False, peer))
         elif family:
             names.append(("socket", "", "", False, 0))
         elif anonymous:
-            names.append((_OF_NAME.get(name, "other"), "" if name in _OF_NAME else _text(name), "", False, 0))
+            told = _text(name)
+            names.append((ANONYMOUS.get(told, "other"), "" if told in ANONYMOUS else told, "", False, 0))
         else:
             names.append(("pipe", "", "", False, 0))
-    return events, names
+    return events["head"], names
 
 
 def _internet(kind: int, local: str, remote: str, connected: int, state: int) -> _Name:
     called = _OF_SOCKET.get(kind, "socket")
-    listens = called == "tcp" and state == _LISTENING
+    listens = called == "tcp" and state == LISTENS
     return called, remote if connected and not listens else local, local, listens, 0
-
-
-def _end(family: int, address: bytes, port: int) -> str:
-    text = socket.inet_ntop(family, address)
-    if family == socket.AF_INET:
-        return f"{text}:{port}"
-    return f"{text.removeprefix(_MAPPED)}:{port}" if text.startswith(_MAPPED) and "." in text else f"[{text}]:{port}"
 
 
 def _text(name: bytes) -> str:
@@ -161,8 +148,8 @@ def _text(name: bytes) -> str:
 
 def _paths(events: np.ndarray) -> tuple[np.ndarray, list[_Name]]:
     events = events.copy()
-    rows = zip(events["mode"].tolist(), events["length"].tolist(), events["names"].tolist(), strict=True)
-    return events, [(_OF_MODE.get(stat.S_IFMT(mode), "other"), _path(length, names), "", False, 0) for mode, length, names in rows]
+    rows = zip(events["head"]["mode"].tolist(), events["length"].tolist(), events["names"].tolist(), strict=True)
+    return events["head"], [(_OF_MODE.get(stat.S_IFMT(mode), "other"), _path(length, names), "", False, 0) for mode, length, names in rows]
 
 
 def _path(length: int, names: bytes) -> str:
@@ -172,6 +159,7 @@ def _path(length: int, names: bytes) -> str:
 
 
 def _columns(events: np.ndarray, names: list[_Name]) -> Columns:
+    """Of rows of struct resource_head."""
     kinds, called, local, listens, peers = (np.array(column, object) for column in zip(*names, strict=True))
     columns = {
         "resource_id": events["id"].astype(np.int64),

@@ -108,6 +108,16 @@ def test_each_resource_has_a_row_of_its_own(tmp_path: Path, capsys: pytest.Captu
     assert "postgres 10.0.0.7:5432 (recvfrom)" in capsys.readouterr().out
 
 
+def test_a_name_that_a_program_chose_moves_no_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = Script(7, 7, now=10).snapshot().enter(5).wait(10 * MS, syscall=RECVFROM, resource=1).leave()
+    named = [row(1, "unix", "/run/a\x1b[31m\x07\n.sock")]
+    write_trace(tmp_path, events=script.events, sched=script.sched, functions=SAMPLE_FUNCTIONS, resources=named)
+    for words in (["report"], ["report", "--by", "wait"]):
+        assert main([*words, str(tmp_path)]) == 0
+        out = capsys.readouterr().out
+        assert "unix /run/a" in out and not {"\x1b", "\x07"} & set(out)
+
+
 def test_the_first_line_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace_of(tmp_path, {"syscall": RECVFROM, "resource": 1}, {"syscall": RECVFROM, "resource": 1})
     assert main(["report", str(tmp_path)]) == 0
@@ -137,11 +147,11 @@ def test_who_waits_for_clients_waits_for_work(tmp_path: Path, capsys: pytest.Cap
     )
 
 
+HEAD = np.dtype([("id", "u8"), ("inode", "u8"), ("device", "u4"), ("mode", "u4"), ("pid", "u4"), ("descriptor", "i4")])
 SOCKET = np.dtype(
     [
-        ("id", "u8"), ("inode", "u8"), ("device", "u4"), ("mode", "u4"), ("pid", "u4"), ("descriptor", "i4"), ("local", "u4", 4), ("remote", "u4", 4),
-        ("local_port", "u2"), ("remote_port", "u2"), ("family", "u2"), ("type", "u2"), ("protocol", "u2"), ("state", "u1"), ("named", "u1"),
-        ("peer", "u4"), ("anonymous", "u4"), ("pad", "u4"), ("name", "S128"),
+        ("head", HEAD), ("local", "u4", 4), ("remote", "u4", 4), ("local_port", "u2"), ("remote_port", "u2"), ("family", "u2"), ("type", "u2"),
+        ("state", "u1"), ("named", "u1"), ("anonymous", "u2"), ("peer", "u4"), ("name", "S128"),
     ]
 )  # fmt: skip
 STREAM, LISTEN = socket.SOCK_STREAM, 10
@@ -188,10 +198,9 @@ def test_what_the_kernel_has_of_a_socket(fields: dict[str, Any], expected: tuple
     [(b"log\0app\0var\0", True, "/var/app/log"), (b"log\0app\0", False, ".../app/log"), (b"", True, "/"), (b"a\xff\0", True, "/a\\xff")],
 )
 def test_paths(names: bytes, whole: bool, path: str) -> None:
-    event = np.zeros(
-        1, [("id", "u8"), ("inode", "u8"), ("device", "u4"), ("mode", "u4"), ("pid", "u4"), ("descriptor", "i4"), ("length", "u4"), ("names", "S64")]
-    )
-    event["names"], event["length"], event["mode"] = names + b"left over", len(names) | (resources._WHOLE if whole else 0), 0o100644
+    event = np.zeros(1, [("head", HEAD), ("length", "u4"), ("names", "S64")])
+    event["names"], event["length"] = names + b"left over", len(names) | (resources._WHOLE if whole else 0)
+    event["head"]["mode"] = 0o100644
     columns = resources._columns(*resources._paths(event))
     assert (columns["kind"][0], columns["name"][0]) == ("file", path)
 

@@ -208,7 +208,7 @@ def test_what_is_waited_for() -> None:
     calls = (ON_DESCRIPTOR, ON_EPOLL, ON_POLL, ON_SELECT)
     assert calls == (c["ON_DESCRIPTOR"], c["ON_EPOLL"], c["ON_POLL"], c["ON_SELECT"]) and c["ON_NOTHING"] == 0
     assert numbers(PROBES / "sched.c")["WAITS_ON"] == resources._WAITS_ON > max(max(each.calls.values()) for each in processors.PROCESSORS.values())
-    assert c["LISTENING"] == resources._LISTENING
+    assert c["LISTENING"] == resources.LISTENS
     assert re.findall(r"define PATH_WHOLE (0x\w+)", text(PROBES / "events.h")) == [hex(resources._WHOLE)]
     fields_of_c = set(re.findall(r"\b(\w+)[,;]", re.findall(r"__u32 resources_known.*?waits_on", text(PROBES / "sched.c"), re.DOTALL)[0]))
     assert fields_of_c == {"resources_known", *resources._NEEDED, *resources._OF_UNIX, *resources._OF_EPOLL}
