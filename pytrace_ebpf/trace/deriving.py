@@ -31,6 +31,9 @@ class Maker(Protocol):
         Returns what no later segment changes of each.
         """
 
+    def findings(self, trace: Any) -> Any:
+        """As Trace.findings()."""
+
 
 class Deriving:
     """What a Trace has of it; of a window nothing is kept."""

@@ -13,6 +13,7 @@ NONE = -1
 _SUMS = ["self_ns", "self_unknown_ns", *(f"self_{name}" for name in SPLIT)]
 
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 def own_callers(tree: pd.DataFrame, functions: pd.DataFrame) -> Ints:
@@ -20,14 +21,20 @@ def own_callers(tree: pd.DataFrame, functions: pd.DataFrame) -> Ints:
 
     NONE where no call around it is of the program's own code, or none since an event loop's. `functions`: schema.FUNCTIONS.
     """
+    nearest, _, _ = nearest_own(tree, functions)
+    return np.where(nearest >= 0, tree["func_id"].to_numpy(np.int64)[nearest], NONE)
+
+
+def nearest_own(tree: pd.DataFrame, functions: pd.DataFrame) -> tuple[Ints, Bools, Bools]:
+    """The same as rows of `tree`; and which rows are of own code, and which of an event loop."""
     what = np.append(foreign(functions), 0)  # the last: of an unknown function
     function, parent = (tree[name].to_numpy(np.int64) for name in ("func_id", "parent_id"))
     is_own, is_loop = (what[function] == 0) & (function >= 0), (what[function] & EVENT_LOOP) != 0
-    nearest: Ints = np.where(is_own, function, NONE)
+    nearest: Ints = np.where(is_own, np.arange(len(tree)), NONE)
     for here in levels(tree["depth"].to_numpy(np.int64)):
         above = np.where(parent[here] >= 0, nearest[parent[here]], NONE)
-        nearest[here] = np.where(is_own[here], function[here], np.where(is_loop[here], NONE, above))
-    return nearest
+        nearest[here] = np.where(is_own[here], here, np.where(is_loop[here], NONE, above))
+    return nearest, is_own, is_loop
 
 
 def by_own_code(tree: pd.DataFrame, callers: Ints, func_id: int) -> pd.DataFrame:
