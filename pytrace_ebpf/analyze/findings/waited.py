@@ -10,7 +10,7 @@ from pytrace_ebpf.analyze.findings.contexts import PLACE, Contexts
 from pytrace_ebpf.analyze.findings.locks import Locks
 from pytrace_ebpf.analyze.waits.resources import labels, of_clients, sends
 from pytrace_ebpf.derive.added import Added
-from pytrace_ebpf.derive.calls.primitives import PRIMITIVES
+from pytrace_ebpf.derive.calls.primitives import PRIMITIVES, among
 from pytrace_ebpf.trace.schema import AGENT, OF_THE_INTERPRETER
 
 COLUMNS = (
@@ -73,8 +73,7 @@ def waited(trace: Any, at: Contexts) -> Waited:
 
 def _primitives(functions: pd.DataFrame) -> "pd.Series[Any]":
     """By func_id the names of functions that a program waits in."""
-    package = functions["module"].astype("object").str.partition(".")[0]
-    chosen = functions[package.isin(PRIMITIVES)]
+    chosen = functions[among(functions, PRIMITIVES)[functions["func_id"]]]
     named = chosen["qualname"].astype("object")
     plain = named.str.contains(".", regex=False) | ~chosen["module"].isin(("queue", "_queue", "threading"))
     short = {"get": "Queue.get", "wait": "Condition.wait", "join": "Thread.join"}  # before 3.11 the class is not always known

@@ -253,3 +253,10 @@ def test_of_what_was_not_recorded_nothing_is_said(tmp_path: Path) -> None:
     trace = traced(tmp_path, *computes())
     trace.manifest["scheduling"] = {"source": None, "why": "no."}
     assert trace.findings().empty
+
+
+def test_a_trace_without_calls_and_one_without_waits_have_none(tmp_path: Path) -> None:
+    empty = write_trace(tmp_path / "empty", functions=[], end_ns=MS)
+    only_calls = write_trace(tmp_path / "calls", events=thread(7, MAIN).run(MS).leave().events, functions=FUNCTIONS, end_ns=2 * MS)
+    only_switches = write_trace(tmp_path / "switches", sched=thread(7).wait(MS).sched, functions=[], end_ns=2 * MS)
+    assert [len(pytrace_ebpf.open(path).findings()) for path in (empty, only_calls, only_switches)] == [0, 0, 0]
