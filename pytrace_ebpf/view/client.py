@@ -40,7 +40,7 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
 def _who(row: dict[str, Any], width: int) -> Text:
     if not text.known(row["qualname"]):
         return Text("(none of its own code)", "dim")
-    return text.function(row["qualname"], row["file"], row["first_line"], width)
+    return text.function(row["qualname"], row["file"], row["own_line"] if row["own_line"] > 0 else row["first_line"], width)
 
 
 def _whom(row: dict[str, Any], width: int) -> str:

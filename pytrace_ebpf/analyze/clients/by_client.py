@@ -1,4 +1,4 @@
-"""What the program's functions asked client libraries for: by function, library and statement, with the server, file or child that was waited for."""
+"""What the program's functions asked client libraries for: by line, library and statement, with the server, file or child that was waited for."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,15 +15,15 @@ from pytrace_ebpf.trace.reader import Trace
 
 _CALL = ("call_id", "last_descendant_id", "func_id", "wall_ns", "resumed", "yielded")
 _WAIT = ("call_id", "start_ns", "end_ns", "resource_id")
-_KEY = ["own_func_id", "library", "statement"]
+_KEY = ["own_func_id", "own_line", "library", "statement"]
 
 Ints = npt.NDArray[np.int64]
 
 
 def by_client(trace: Trace) -> pd.DataFrame:
-    """One row per function of the program, library and statement, the most time first.
+    """One row per line of the program, library and statement, the most time first.
 
-    own_func_id (-1: called by none of the program's), library, statement (null where it could not be read); resource, what most of the waiting was for,
+    own_func_id and own_line (-1: called by none of the program's, or from a line that is not known), library, statement (null where it could not be read); resource, what most of the waiting was for,
     as resources.labels() has it (null for nothing); count; total_ns, of a coroutine from its first resume to its end; each_ns, longest_ns; waited_ns, of
     the total, waiting for the resource. What a library asks of another within a call is not counted again.
     """

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pytrace_ebpf.derive.calls.entry_points import own
 from pytrace_ebpf.derive.calls.innermost import NO_CALL, Moments
 from pytrace_ebpf.derive.calls.observed import packed, unpacked
+from pytrace_ebpf.derive.calls.own_code import foreign
 from pytrace_ebpf.derive.scheduling.split import thread_keys
 from pytrace_ebpf.derive.sink import Needs, Sink
 from pytrace_ebpf.derive.store import State
-from pytrace_ebpf.rebuild.engine import Answers
+from pytrace_ebpf.rebuild.answers import Answers
 from pytrace_ebpf.rebuild.library import NO_ANSWER
 from pytrace_ebpf.rebuild.shards import Shards
 from pytrace_ebpf.trace.segments import part_name
@@ -39,10 +39,7 @@ class Statements(Sink):
         return Needs(alone=True)  # engines are asked for the moments of one sink
 
     def begin(self, engines: Shards, first: int, state: State | None) -> None:
-        functions = self.trace.functions()
-        library = np.ones(int(functions["func_id"].max()) + 1 if len(functions) else 0, np.bool_)
-        library[functions["func_id"].to_numpy()[own(functions)]] = False
-        self._moments, self._held = Moments(engines, library), CLIENT_CALLS.arrow.empty_table()
+        self._moments, self._held = Moments(engines, foreign(self.trace.functions())), CLIENT_CALLS.arrow.empty_table()
         if state is not None:
             self._moments.resume(state)
             self._held = unpacked(CLIENT_CALLS, state[_HELD])
@@ -82,8 +79,9 @@ class Statements(Sink):
 
     def _write(self, rows: np.ndarray, answers: Answers) -> None:
         """Write those of what is held, and hold them no more."""
-        found = {name: np.maximum(column[rows], NO_CALL) for name, column in answers._asdict().items()}
-        calls = {"call_id": found["call_id"], "func_id": found["func_id"].astype(np.int32), "own_func_id": found["caller"].astype(np.int32)}
+        names = {"call_id": answers.call_id, "func_id": answers.func_id, "own_func_id": answers.own, "own_line": answers.own_line}
+        calls = {name: np.maximum(column[rows], NO_CALL) for name, column in names.items()}
+        calls["own_line"][calls["own_line"] == 0] = -1
         held, self._held = self._held.filter(pa.array(rows)), self._held.filter(pa.array(~rows))
         table = pa.table({**{name: held[name] for name in CLIENT_CALLS.arrow.names}, **calls})
         if len(table):

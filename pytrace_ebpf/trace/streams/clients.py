@@ -43,6 +43,7 @@ STATEMENTS = Table(
             "",
             "the program's own function that called it, through functions of libraries or not; -1 none, as of what an event loop or a pool calls",
         ),
+        Column("own_line", "int32", "", "line of that function that called the library; -1 not known"),
         *_STATEMENT,
     ),
     derived=True,

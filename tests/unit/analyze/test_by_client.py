@@ -23,6 +23,7 @@ FUNCTIONS = [
 ]
 POSTGRES = (7, "tcp", "127.0.0.1:5432", "127.0.0.1:40000", False, PID, 3, 0, 0, 0)
 RECVFROM = 45
+EXECUTE_LINE, SEND_LINE = 11, 21  # that they are called from, as Script has it
 UPDATE, SELECT = "UPDATE stock SET left_over = left_over - ?", "SELECT ?"
 
 
@@ -61,9 +62,9 @@ def told(tmp_path: Path) -> Trace:
 def test_the_outermost_call_is_told_with_who_asked_and_whom(tmp_path: Path) -> None:
     table = by_client(told(tmp_path))
     assert table.astype(object).where(table.notna(), None).to_numpy().tolist() == [
-        [RESERVE, "orm", UPDATE, "postgres 127.0.0.1:5432", 2, 852, 426, 526, 800],
-        [RESERVE, "driver", SELECT, None, 1, 40, 40, 40, 0],
-        [-1, "driver", None, None, 1, 7, 7, 7, 0],
+        [RESERVE, EXECUTE_LINE, "orm", UPDATE, "postgres 127.0.0.1:5432", 2, 852, 426, 526, 800],
+        [RESERVE, SEND_LINE, "driver", SELECT, None, 1, 40, 40, 40, 0],
+        [-1, -1, "driver", None, None, 1, 7, 7, 7, 0],
     ]
 
 
@@ -84,7 +85,17 @@ def test_a_line_says_who_asked_whom_for_what(tmp_path: Path) -> None:
     out = io.StringIO()
     Console(file=out, width=190, legacy_windows=False).print(*view.report(facts, table, 190, True, 10))
     lines = out.getvalue().splitlines()
-    assert lines[2].split() == ["2", "852ns", "426ns", "526ns", "reserve", "/app/shop.py:67", "postgres", "127.0.0.1:5432", *UPDATE.split()]
+    assert lines[2].split() == [
+        "2",
+        "852ns",
+        "426ns",
+        "526ns",
+        "reserve",
+        f"/app/shop.py:{EXECUTE_LINE}",
+        "postgres",
+        "127.0.0.1:5432",
+        *UPDATE.split(),
+    ]
     assert lines[4].split()[4:] == ["(none", "of", "its", "own", "code)", "driver", "(could", "not", "be", "read)"]
 
 
