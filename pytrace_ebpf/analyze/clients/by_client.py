@@ -23,9 +23,10 @@ Ints = npt.NDArray[np.int64]
 def by_client(trace: Trace) -> pd.DataFrame:
     """One row per line of the program, library and statement, the most time first.
 
-    own_func_id and own_line (-1: called by none of the program's, or from a line that is not known), library, statement (null where it could not be read); resource, what most of the waiting was for,
-    as resources.labels() has it (null for nothing); count; total_ns, of a coroutine from its first resume to its end; each_ns, longest_ns; waited_ns, of
-    the total, waiting for the resource. What a library asks of another within a call is not counted again.
+    own_func_id and own_line (-1: called by none of the program's, or from a line that is not known), library, statement (null where it could not be
+    read); resource, what most of the waiting was for, as resources.labels() has it (null for nothing); count; total_ns, of a coroutine from its first
+    resume to its end; each_ns, longest_ns; waited_ns, of the total, waiting for the resource. What a library asks of another within a call is not
+    counted again.
     """
     asked = _outermost(trace)
     if len(asked):
