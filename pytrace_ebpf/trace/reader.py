@@ -19,7 +19,22 @@ from pytrace_ebpf.trace.levels import Levels
 from pytrace_ebpf.trace.logs import Logs
 from pytrace_ebpf.trace.manifest import open_directory, read_manifest
 from pytrace_ebpf.trace.parts import Part, batches, read, sizes
-from pytrace_ebpf.trace.schema import CALL_SITES, CALLS, LINES, MEMORY, OPERATORS, REQUESTS, TABLES, TASKS, THREAD_TIMES, TREE, VALUES, WAITS, Table
+from pytrace_ebpf.trace.schema import (
+    CALL_SITES,
+    CALLS,
+    LINES,
+    MEMORY,
+    OPERATORS,
+    REQUESTS,
+    STATEMENTS,
+    TABLES,
+    TASKS,
+    THREAD_TIMES,
+    TREE,
+    VALUES,
+    WAITS,
+    Table,
+)
 from pytrace_ebpf.trace.segments import parts_of
 
 _AT_ONCE = 1 << 17  # rows that a query is given
@@ -237,6 +252,13 @@ class Trace(Logs, Deriving):
         The first use derives them and keeps them in the trace directory, as with the calls.
         """
         return self._by_number(VALUES, columns, equal(what=what))
+
+    def statements(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """What client libraries were asked for (`--clients`), in the order of call_id; columns as in schema.STATEMENTS.
+
+        The first use derives them and keeps them in the trace directory, as with the calls.
+        """
+        return self._by_number(STATEMENTS, columns, [])
 
     def findings(self) -> pd.DataFrame:
         """What the time of the threads that were at work goes to, the most time first: rule, share and ns, a sentence, function, file and line of the program's
