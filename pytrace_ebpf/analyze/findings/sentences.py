@@ -14,6 +14,7 @@ from pytrace_ebpf.units import plural
 
 _MOSTLY, _ALL = 0.5, 0.95
 _SEVERAL = 2
+_LONGEST = 80  # characters of a statement
 
 
 @dataclass
@@ -29,12 +30,14 @@ class Found:
     other: int = NONE
     words: str = ""
     waits: int = 0
+    small: float = 0.0  # share of ns in waits of less than waited.SMALL_NS
     kind: str = ""
     syscall: str | None = None
     resource: str | None = None
     primitive: int = NONE
     whole_in_own: float = 1.0  # share of ns
     held: str = ""  # rule of what holds an event loop
+    asked: str | None = None  # of a client library
     each: float = 0.0  # calls of `called` in each of `own`
     on_loop: bool = False
     meanwhile: Mapping[str, Any] = field(default_factory=dict)
@@ -85,7 +88,7 @@ def sentence(found: Found, names: Names, of_ns: int) -> str:
         return f"Threads wait {much}, for the GIL{_most(found, own)}{_holder(found, names)}."
     if found.rule == "many-calls":
         times = f"{found.each:,.0f} times in each of its calls, {found.waits:,} times in all"
-        return f"{own} calls {names.name(found.called)} {times}, and waits {much}, for {clean(found.resource)}: many small calls in place of a few."
+        return f"{own} calls {names.name(found.called)} {times}, and waits {much}, for {clean(found.resource)}{_asks(found)}: many small calls in place of a few."
     if found.rule == "event-loop":
         return f"{own} holds the event loop {much}: meanwhile it {_verb(found.held)} {_why(found, names)}{_times(found)}."
     if found.rule == "lock-held":
@@ -146,7 +149,7 @@ def _why(found: Found, names: Names) -> str:
     what = clean(found.resource) if found.resource else "files"
     said = f"for {clean(found.resource)}" if found.resource else f"({found.kind})"
     said += f" in {found.syscall}" if found.syscall else ""
-    return found.words.format(
+    said_of_it = found.words.format(
         what=what,
         syscall=found.syscall or found.kind,
         primitive=clean(names.row(found.primitive).get("qualname")),
@@ -154,6 +157,15 @@ def _why(found: Found, names: Names) -> str:
         of=f" ({clean(found.resource)})" if found.resource else "",
         said=said,
     )
+    return said_of_it + _asks(found)
+
+
+def _asks(found: Found) -> str:
+    return f", mostly for `{_shortened(clean(found.asked))}`" if found.asked else ""
+
+
+def _shortened(statement: str) -> str:
+    return statement if len(statement) <= _LONGEST else f"{statement[: _LONGEST - 3]}..."
 
 
 def _releaser(found: Found, names: Names) -> str:

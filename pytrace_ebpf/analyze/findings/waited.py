@@ -22,7 +22,8 @@ _PAIR = ["pid", "own_func_id", "primitive_func_id", "tid", "waker_tid"]
 _TAKER = ["own_func_id", "waker_pid", "waker_tid"]
 _THREAD = ["pid", "tid"]
 NOBODY = -2
-_SUMS = {"ns": "sum", "waits": "sum"}
+_SUMS = {"ns": "sum", "waits": "sum", "small_ns": "sum"}
+SMALL_NS = 20_000_000
 # What a thread waits in for others of its own program to be done, or for the next piece of work.
 _FOR_OTHERS = ("Thread.join", "Process.join", "Popen.wait", "Event.wait", "Future.result", "wait", "as_completed", "Executor.map", "ThreadPoolExecutor.shutdown",
                "ProcessPoolExecutor.shutdown", "Executor.__exit__", "Pool.map", "Pool.join", "ApplyResult.get", "ApplyResult.wait", "_shutdown")  # fmt: skip
@@ -33,7 +34,9 @@ _MOST = 0.5
 
 @dataclass(frozen=True)
 class Waited:
-    """rows: by KEY, ns, waits; of own code, and not for work. idle: by thread, ns. takers: of time without a core by own function and who had it, ns. locks: of locks.py."""
+    """rows: by KEY, ns, waits, and small_ns, of those that take less than SMALL_NS; of own code, and not for work. idle: by thread, ns. takers: of time without
+    a core by own function and who had it, ns. locks: of locks.py.
+    """
 
     rows: pd.DataFrame
     idle: pd.DataFrame
@@ -87,10 +90,12 @@ def _named(part: pd.DataFrame, at: Contexts, called: "pd.Series[Any]") -> pd.Dat
     gil, preempted = kind == "gil", kind == "preempted"
     until = out["blocked_until_ns"].fillna(out["end_ns"]).astype(np.int64)
     other = out["waker_own_func_id"].where(~gil, out["holder_own_func_id"].where(out["holder_tid"] != 0, NOBODY))
+    ns = (until - out["start_ns"]).where(~preempted, out["end_ns"] - out["start_ns"])
     return out.assign(
         kind=kind,
         until_ns=until,
-        ns=(until - out["start_ns"]).where(~preempted, out["end_ns"] - out["start_ns"]),
+        ns=ns,
+        small_ns=ns.where(ns < SMALL_NS, 0),
         waits=1,
         own_line=out["own_line"].fillna(-1).astype(np.int64),
         own_depth=out["own_depth"].fillna(0).astype(np.int64),
@@ -110,7 +115,7 @@ def _is_idle(waits: pd.DataFrame, clients: "pd.Series[int]", names: "pd.Series[A
     primitive, named = waits["primitive_func_id"].map(names), waits["primitive_func_id"] >= 0
     of_clients = waits["resource_id"].isin(clients) & ~sends(waits["syscall"])
     in_library = (waits["own_func_id"] < 0) & kind.isin(_WITHOUT_WORK)
-    for_others = named & ((main & primitive.isin(_FOR_OTHERS)) | ((depth == 0) & ~primitive.isin(("Future.result", "Event.wait"))))
+    for_others = named & ((main & primitive.isin(_FOR_OTHERS)) | ((depth == 0) & (primitive != "Future.result")))
     by_itself = (depth == 0) & ~waits["on_loop"] & ((~main & (kind == "sleep")) | ((kind == "poll") & waits["resource"].isna()))
     return of_clients | in_library | for_others | by_itself
 

@@ -242,6 +242,26 @@ def test_a_report_opens_with_them_and_with_what_was_left_out(tmp_path: Path, cap
     assert lines[3] == "Left out: 500ms in which 1 thread only waited for work."
 
 
+@pytest.mark.parametrize(("ms", "rule", "asked"), [(40, "peer", "http://shop/all"), (2, "many-calls", "http://shop/item/?")])
+def test_a_peer_is_said_with_what_it_is_asked_for(ms: int, rule: str, asked: str, tmp_path: Path) -> None:
+    """Which of the calls are most of the time: one that takes long, or many that do not."""
+    urlopen = len(FUNCTIONS)
+    functions = [*FUNCTIONS, (urlopen, f"{LIBRARY}/urllib/request.py", "urlopen", "urlopen", 200, "urllib.request")]
+    one, calls = thread(7, MAIN), list[Any]()
+    for _ in range(3):
+        one.enter(HANDLE)
+        for what, each in (("http://shop/all", ms), *[("http://shop/item/?", 1)] * 12):
+            calls.append((one.now, 7, 7, "urllib", what, "complete"))
+            one.enter(ASK).enter(urlopen).wait(each * MS, syscall=RECVFROM, resource=DATABASE).leave().leave().run(1000)
+        one.leave()
+    one.leave()
+    rows = {"events": one.events, "sched": one.sched, "client_calls": calls}
+    path = write_trace(tmp_path / "trace", functions=functions, resources=RESOURCES, end_ns=one.now + MS, **rows)
+    first = checked(pytrace_ebpf.open(path)).iloc[0]
+    assert first["rule"] == rule and f", mostly for `{asked}`" in first["sentence"], first["sentence"]
+    assert first["command"].endswith(" --by client")
+
+
 def test_a_window_has_findings_of_its_own(tmp_path: Path) -> None:
     one = thread(7, MAIN, HANDLE).enter(RECV).wait(50 * MS, syscall=RECVFROM, resource=DATABASE).leave().run(50 * MS)
     trace = traced(tmp_path, one)
