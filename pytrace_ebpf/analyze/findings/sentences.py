@@ -10,6 +10,7 @@ import pandas as pd
 from pytrace_ebpf.analyze.findings.waited import NOBODY
 from pytrace_ebpf.analyze.functions.own_code import NONE
 from pytrace_ebpf.formatting import clean, duration, percent
+from pytrace_ebpf.trace.libraries import in_library
 from pytrace_ebpf.units import plural
 
 _MOSTLY, _ALL = 0.5, 0.95
@@ -70,6 +71,12 @@ class Names:
         """Quoted."""
         return f"`{clean(self.row(func_id).get('qualname'))}`"
 
+    def of_library(self, func_id: int) -> str:
+        """Quoted, with its class or module; a function of own code by its name alone."""
+        row = self.row(func_id)
+        name, module = str(row.get("qualname")), str(row.get("module"))
+        return f"`{clean(name if '.' in name or in_library(str(row.get('file'))) is False else f'{module}.{name}')}`"
+
     def at(self, func_id: int, line: int | None = None) -> str:
         """Quoted, with its place."""
         row = self.row(func_id)
@@ -93,10 +100,16 @@ def sentence(found: Found, names: Names, of_ns: int) -> str:
         return f"{own} holds the event loop {much}: meanwhile it {_verb(found.held)} {_why(found, names)}{_times(found)}."
     if found.rule == "lock-held":
         had = f"{_releaser(found, names)} has while it {_doing(found.meanwhile)}"
-        return f"{own} waits {much}, for a lock that {had}{_times(found)}."
+        return f"{own} waits {much}{_in(found, names)}, for a lock that {had}{_times(found)}."
     if found.rule == "sleep":
         return f"{own} sleeps {much}{_times(found)}."
-    return f"{own} waits {much}, {_why(found, names)}{_times(found)}."
+    inside = "" if found.rule == "queue" else _in(found, names)
+    return f"{own} waits {much}{inside}, {_why(found, names)}{_times(found)}."
+
+
+def _in(found: Found, names: Names) -> str:
+    """Of a library's function that own code called, and waits in."""
+    return f", in {names.of_library(found.called)}" if found.called >= 0 else ""
 
 
 def idle(only: int, several: int, ns: int) -> str:
@@ -110,7 +123,7 @@ def idle(only: int, several: int, ns: int) -> str:
 def _computes(found: Found, names: Names, own: str, much: str) -> str:
     if found.rule == "imports":
         return f"{own} computes {much}, in imports."
-    most = f", most of it in {names.name(found.called)}" if found.called >= 0 else ""
+    most = f", most of it in {names.of_library(found.called)}" if found.called >= 0 else ""
     return f"{own} computes {much}{most}{', on the thread of an event loop' if found.on_loop else ''}."
 
 
@@ -152,7 +165,7 @@ def _why(found: Found, names: Names) -> str:
     said_of_it = found.words.format(
         what=what,
         syscall=found.syscall or found.kind,
-        primitive=clean(names.row(found.primitive).get("qualname")),
+        primitive=names.of_library(found.primitive).strip("`"),
         until=until,
         of=f" ({clean(found.resource)})" if found.resource else "",
         said=said,
