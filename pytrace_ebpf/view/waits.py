@@ -7,7 +7,8 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.analyze.waits.by_wait import WAITS, by_wait
+from pytrace_ebpf.analyze.waits.by_wait import QUOTA, WAITS, by_wait
+from pytrace_ebpf.analyze.waits.rivals import main_rivals
 from pytrace_ebpf.trace.schema import OF_THE_INTERPRETER
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import Listing
@@ -24,7 +25,8 @@ def before(trace: Any) -> None:
 
 def found(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.waits.by_wait's rows of a Trace with the names of their functions."""
-    table = by_wait(trace.waits_by_part(WAITS), trace.whole.threads(), trace.neighbours(), trace.resources())
+    rivals = main_rivals(trace) if trace.scheduling.get("external_switches") else None
+    table = by_wait(trace.waits_by_part(WAITS), trace.whole.threads(), trace.neighbours(), trace.resources(), rivals)
     functions = trace.functions()
     table = named(named(table, functions), functions, "partner_")
     primitives = [table[f"{side}primitive_func_id"] for side in ("", "partner_")]
@@ -81,7 +83,7 @@ def _partner(row: dict[str, Any], width: int) -> Text:
         return Text("many")
     name, number = "(not known)", ""
     if row["partner_tid"] == 0:
-        name = {"gil": "(nobody)", "preempted": "(nobody)"}.get(row["kind"], "(timer, device)")
+        name = {"gil": "(nobody)", "preempted": "(nobody)", QUOTA: "(its control group)"}.get(row["kind"], "(timer, device)")
     elif row["partner_tid"] > 0:
         name = text.clean(row["partner_name"]) if text.known(row["partner_name"]) else "thread"
         number = f" {row['partner_tid']}"
