@@ -19,7 +19,22 @@ from pytrace_ebpf.trace.levels import Levels
 from pytrace_ebpf.trace.logs import Logs
 from pytrace_ebpf.trace.manifest import open_directory, read_manifest
 from pytrace_ebpf.trace.parts import Part, batches, read, sizes
-from pytrace_ebpf.trace.schema import CALL_SITES, CALLS, LINES, MEMORY, OPERATORS, REQUESTS, RIVALS, TABLES, TASKS, THREAD_TIMES, TREE, VALUES, WAITS, Table
+from pytrace_ebpf.trace.schema import (
+    CALL_SITES,
+    CALLS,
+    LINES,
+    MEMORY,
+    OPERATORS,
+    REQUESTS,
+    RIVALS,
+    TABLES,
+    TASKS,
+    THREAD_TIMES,
+    TREE,
+    VALUES,
+    WAITS,
+    Table,
+)
 from pytrace_ebpf.trace.segments import parts_of
 
 _AT_ONCE = 1 << 17  # rows that a query is given

@@ -53,7 +53,9 @@ def facts(trace: Any, sums: CoreSums, at_most: int | None = None) -> dict[str, A
         "functions_in_all": int(sums.functions["func_id"].nunique()),
         "migrations": plain(named(cores.migrations(trace.waits_by_part(cores.WAITS)), names)),
         "rivals": plain(rivals(trace)) if trace.scheduling.get("external_switches") else [],
-        "throttled_ns": int(sum(part["throttled_ns"].fillna(0).sum() for part in trace.waits_by_part(("throttled_ns",)))) if trace.throttling else None,
+        "throttled_ns": int(sum(part["throttled_ns"].fillna(0).sum() for part in trace.waits_by_part(("throttled_ns",))))
+        if trace.throttling
+        else None,
         "preempted_by": plain(cores.preemptions(trace.waits_by_part(cores.WAITS), trace.whole.threads(), trace.neighbours())),
         "affinity": plain(affinity(trace.usage(), trace.threads())),
     }
@@ -174,7 +176,10 @@ def _moves(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:
 
 def _throttled(more: dict[str, Any], wall_ns: int) -> RenderableType:
     spent, threads = text.duration(more["throttled_ns"]), more["throttled_ns"] / max(1, wall_ns)
-    return Text.assemble(("No CPU quota left", "bold"), f"   for {spent} of threads that could have run, {threads:.2f} of them on average: their control group is throttled")
+    return Text.assemble(
+        ("No CPU quota left", "bold"),
+        f"   for {spent} of threads that could have run, {threads:.2f} of them on average: their control group is throttled",
+    )
 
 
 def _rivals(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:

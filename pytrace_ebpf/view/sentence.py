@@ -237,7 +237,7 @@ def _others(parts: Sequence[Part]) -> str:
     """Which other program has the cores; all of them where none has most."""
     sums: dict[str, int] = {}
     for part in parts:
-        if part["func_id"] == NOBODY and text.known(part["who"]):
+        if part["func_id"] == NOBODY and text.known(part.get("who")):
             sums[part["who"]] = sums.get(part["who"], 0) + part["ns"]
     most = max(sums, key=lambda who: sums[who], default="")
     if not most or sums[most] < _DOMINATES * sum(part["ns"] for part in parts):

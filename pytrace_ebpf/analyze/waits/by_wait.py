@@ -37,8 +37,9 @@ def by_wait(
     The agent's own thread is left out.
 
     `parts` (Trace.waits_by_part) need WAITS, the others schema.THREADS, NEIGHBOURS and RESOURCES, and waits.rivals.main_rivals where these are known.
-    Out: kind (of schema.WAIT_KINDS; QUOTA: preempted as the control group had no CPU quota left), primitive_func_id (Queue.get; -1 none), syscall (null where that is known), resource (what was behind the descriptor, in words, as resources.labels has it; null for
-    none, and where the function is known), lock_pid and lock_address (null but for locks without), waits (their number),
+    Out: kind (of schema.WAIT_KINDS; QUOTA: preempted as the control group had no CPU quota left), primitive_func_id (Queue.get; -1 none), syscall (null
+    where that is known), resource (what was behind the descriptor, in words, as resources.labels has it;
+    null for none, and where the function is known), lock_pid and lock_address (null but for locks without), waits (their number),
     total_ns, queued_ns (of it, runnable
     but without a core; null where not recorded), longest_ns, threads (how many waited); func_id (-1 no call) and func_ns, the function
     in which most of it was waited, that called primitive_func_id where there is one; partner_pid, partner_tid (0 nobody, -1 not known), partner_name

@@ -27,7 +27,8 @@ _ROW = np.dtype(
 WAIT = np.dtype(
     [
         ("key", "i8"), ("start_ns", "i8"), ("blocked_until_ns", "i8"), ("end_ns", "i8"), ("kind", "i1"), ("syscall", "i4"),
-        ("lock_address", "i8"), ("resource_id", "i8"), ("waker_pid", "i4"), ("waker_tid", "i4"), ("holder_tid", "i4"), ("throttled_ns", "i8"), ("cpu_before", "i2"), ("cpu_after", "i2"),
+        ("lock_address", "i8"), ("resource_id", "i8"), ("waker_pid", "i4"), ("waker_tid", "i4"), ("holder_tid", "i4"),
+        ("throttled_ns", "i8"), ("cpu_before", "i2"), ("cpu_after", "i2"),
     ]
 )  # fmt: skip
 """schema.WAITS: key = (pid << 32 | tid), kind a place in WAIT_KINDS, -1 null; of waker_tid too, of resource_id and of throttled_ns."""
