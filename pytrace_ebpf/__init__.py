@@ -45,6 +45,11 @@ class _Maker:
             tree.derive(trace, into[name])
         return tables.make(trace, {name: path for name, path in into.items() if name not in of_samples}, beside)
 
+    def findings(self, trace: Trace) -> Any:
+        from pytrace_ebpf.analyze.findings.findings import findings
+
+        return findings(trace)
+
     def _sampled(self, trace: Trace, name: str) -> bool:
         """Whether a table is that of the sampled stacks: where no call was recorded."""
         from pytrace_ebpf.analyze.samples.sampling import period_of

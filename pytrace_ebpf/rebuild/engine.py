@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from ctypes import c_bool, c_void_p
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pytrace_ebpf.errors import HostError, PytraceError, TraceError
 from pytrace_ebpf.processors import engines_numbers
+from pytrace_ebpf.rebuild.answers import Answers, Library
 from pytrace_ebpf.rebuild.library import (
     CHARGES,
     EDGE,
@@ -44,15 +45,6 @@ _BEGINNING, _NEVER = -(1 << 63), (1 << 63) - 1
 
 CHARGE = np.dtype([("key", "i8"), ("ts", "i8"), ("amount", "i8"), ("since", "i8"), ("what", "u1")])
 """An amount that is charged to a call: of which thread (pid << 32 | tid), when, how much of what; GONE_SINCE: since when."""
-
-
-class Answers(NamedTuple):
-    """Of Engine.ask()."""
-
-    call_id: Ints
-    func_id: Ids
-    entry: Ids
-    caller: Ids
 
 
 class Engine:
@@ -203,16 +195,18 @@ class Engine:
         """Of `of` engines with the same settings and input, this one handles every `of`-th thread, beginning at `number`. To be called before anything is taken."""
         self._library.shard(self._engine, number, of)
 
-    def ask(self, key: Ints, ts: Ints, library: npt.NDArray[np.bool_], known: Answers | None = None) -> Answers:
-        """Which call is innermost on threads (pid << 32 | tid) at moments ts, ordered by key and ts: arrays (call_id, func_id, entry, caller).
+    def ask(self, key: Ints, ts: Ints, library: Library, known: Answers | None = None) -> Answers:
+        """Which call is innermost on threads (pid << 32 | tid) at moments ts, ordered by key and ts: arrays of Answers.
 
-        -1 stands for none. entry: of the functions of the library (a mask by func_id) that the call is in the outermost one, called by none
-        of the library; caller: the function that called it, or func_id itself. They are filled in while events are taken, NO_ANSWER until
+        -1 stands for none. `library`: by func_id LIBRARY, FOREIGN, EVENT_LOOP or several. entry: of the functions of the LIBRARY that the call
+        is in the outermost one, called by none of them; caller: the function that called it, or func_id itself. own: the innermost function that
+        is not FOREIGN, none where that called an EVENT_LOOP; own_line, own_called: its line that called what is, and what that is. They are
+        filled in while events are taken, NO_ANSWER until
         then, and whole after finish(); asking again ends that. func_id may be NO_ANSWER longer than the rest: until a call without a
         name ends. `known`: what was answered before. At its start a call is open, at its end only its caller is.
         """
         key, ts, mask = np.ascontiguousarray(key, np.int64), np.ascontiguousarray(ts, np.int64), np.ascontiguousarray(library, np.uint8)
-        blank = [np.full(len(key), NO_ANSWER, dtype) for dtype in (np.int64, np.int32, np.int32, np.int32)]
+        blank = [np.full(len(key), NO_ANSWER, dtype) for dtype in (np.int64, *[np.int32] * 6)]
         answers = Answers(*(blank if known is None else (old.astype(new.dtype) for old, new in zip(known, blank, strict=True))))
         self._asked = key, ts, mask, answers  # they have to stay where they are
         addresses = (each.ctypes.data for each in answers)

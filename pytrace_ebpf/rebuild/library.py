@@ -120,7 +120,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "shard": (None, [c_void_p, c_uint32, c_uint32]),
     "spent": (c_size_t, [c_void_p, c_void_p, c_void_p, c_size_t]),
     "state_of_threads": (c_size_t, [c_void_p, c_void_p, c_void_p, c_size_t]),
-    "ask": (None, [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p, c_void_p]),
+    "ask": (None, [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, *[c_void_p] * 7]),
     "settle": (None, [c_void_p, c_int64]),
     "charge": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_size_t]),
     "uncharged": (None, [c_void_p, c_void_p]),

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pytrace_ebpf.rebuild.engine import Answers, Engine, Ids
+from pytrace_ebpf.rebuild.answers import Answers, Library
+from pytrace_ebpf.rebuild.engine import Engine, Ids
 from pytrace_ebpf.rebuild.library import SPENT
 
 _BEHIND = 8  # batches that an engine may be behind another
@@ -84,7 +85,7 @@ class Shards:
         """As of an Engine; the state may be that of other shards."""
         self._each(lambda engine: engine.load(state))
 
-    def ask(self, key: Ints, ts: Ints, library: npt.NDArray[np.bool_], known: Answers | None = None) -> Callable[[], Answers]:
+    def ask(self, key: Ints, ts: Ints, library: Library, known: Answers | None = None) -> Callable[[], Answers]:
         """As of an Engine; what this returns gives what is known at the time."""
         found = [engine.ask(key, ts, library, known) for engine in self.engines]
         return lambda: Answers(*(np.maximum.reduce(each) for each in zip(*found, strict=True)))

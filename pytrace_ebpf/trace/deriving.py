@@ -16,7 +16,7 @@ from pytrace_ebpf.trace.files import Files
 from pytrace_ebpf.trace.parts import Part
 from pytrace_ebpf.trace.schema import REQUESTS, TABLES, Table
 
-DERIVATION = 14  # one more with each change of what derive/ makes of a trace
+DERIVATION = 16  # one more with each change of what derive/ makes of a trace
 
 
 class Maker(Protocol):
@@ -30,6 +30,9 @@ class Maker(Protocol):
 
         Returns what no later segment changes of each.
         """
+
+    def findings(self, trace: Any) -> Any:
+        """As Trace.findings()."""
 
 
 class Deriving:

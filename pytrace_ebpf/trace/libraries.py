@@ -2,9 +2,9 @@
 
 import re
 
-FOLDER = r".*/(?:site-packages|dist-packages|python3(?:\.\d+t?)?(?:\.zip)?)/"
+FOLDER = r".*/(?:site-packages|dist-packages|lib(?:32|64)?/python3(?:\.?\d+t?)?(?:\.zip)?)/"
 """Regular expression: a path as far as it says that a file is of a library."""
-_LIBRARY = re.compile("<|" + FOLDER)
+_LIBRARY = re.compile("<(?!stdin>|ipython-input-)|" + FOLDER)  # what is typed is a program's own
 
 
 def in_library(file: str) -> bool:

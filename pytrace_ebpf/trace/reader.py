@@ -267,6 +267,15 @@ class Trace(Logs, Deriving):
         """
         return self._by_number(VALUES, columns, equal(what=what))
 
+    def findings(self) -> pd.DataFrame:
+        """What the time of the threads that were at work goes to, the most time first: rule, share and ns, a sentence, function, file and line of the program's
+        own code, resource, other, command and confidence; the last row, of rule idle, what threads without work waited. docs/findings.md has the rules.
+
+        None where calls or scheduling were not recorded.
+        """
+        found: pd.DataFrame = self._maker.findings(self)
+        return found
+
     def calls_by_part(
         self, columns: Sequence[str], functions: Sequence[int], latest_first: bool = False, only: str | None = None
     ) -> Iterator[pd.DataFrame]:

@@ -18,7 +18,7 @@ from pytrace_ebpf.analyze.waits.resources import for_work
 from pytrace_ebpf.derive.calls.primitives import LIBRARY, among, main_wait
 from pytrace_ebpf.trace.libraries import in_library
 from pytrace_ebpf.trace.schema import CALLER
-from pytrace_ebpf.view import text, waits
+from pytrace_ebpf.view import findings, text, waits
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.sentence import called_below, called_to_wait, contended_lock, most_time, top_function, waits_for_work
 from pytrace_ebpf.view.states import figures, states_of, titles
@@ -54,7 +54,7 @@ def _called(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.D
         table["has_left_out"] = table["func_id"].isin(callers(tree, out["func_id"])).astype("int64")
     if facts["by"] == "module":
         return table, {}
-    more: dict[str, Any] = {"sentence": sentence(trace, table, tree)}
+    more: dict[str, Any] = {"sentence": sentence(trace, table, tree), "findings": findings.found(trace) if _few(trace) else []}
     if trace.manifest.get("sampling"):  # beside calls
         from pytrace_ebpf.view import sampled
 

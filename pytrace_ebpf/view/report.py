@@ -7,7 +7,7 @@ import pandas as pd
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.view import text
+from pytrace_ebpf.view import findings, text
 from pytrace_ebpf.view.by import BY
 from pytrace_ebpf.view.grid import PROSE
 from pytrace_ebpf.view.head import head
@@ -27,7 +27,9 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
 
 
 def _answer(facts: dict[str, Any], width: int) -> list[Text]:
-    """The sentence on where the time went; what there is to say where no call was recorded."""
+    """The findings or, where there are none, the sentence on where the time went; what there is to say where no call was recorded."""
+    if facts.get("findings") and facts["split"]["wall_ns"]:
+        return findings.lines(facts["findings"], width)
     said = (facts["sentence"] or "") if facts["split"]["wall_ns"] else "No call was recorded."
     return [Text(line, "bold") for line in textwrap.wrap(said, width, break_on_hyphens=False)]
 

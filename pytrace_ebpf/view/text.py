@@ -6,7 +6,12 @@ from typing import Any, TypeAlias
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from pytrace_ebpf.printable import printable
+from pytrace_ebpf.formatting import NOTHING as NOTHING
+from pytrace_ebpf.formatting import clean as clean
+from pytrace_ebpf.formatting import duration as duration
+from pytrace_ebpf.formatting import known as known
+from pytrace_ebpf.formatting import percent as percent
+from pytrace_ebpf.formatting import three
 from pytrace_ebpf.trace import states
 from pytrace_ebpf.view import colours
 
@@ -18,36 +23,7 @@ STATES: States = (
 )
 # The same where kinds of waiting are not distinguished.
 TWO_STATES: States = (STATES[0], ("off_cpu_ns", "off CPU", "·", ".", colours.BLOCKED), STATES[-1])
-NOTHING = "-"
 _LEAST_PLACE = 10  # cells of file and line below which they say nothing
-_UNITS = ((1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"))
-
-
-def known(value: Any) -> bool:
-    """False for None, NaN and NA."""
-    if value is None or isinstance(value, int | float | str):  # most are; pandas takes long to import
-        return value is not None and value == value
-    import pandas as pd
-
-    return not pd.isna(value)
-
-
-def duration(ns: Any) -> str:
-    """Nanoseconds in at most 6 cells with three figures ("1.23ms"); "-" for null."""
-    if not known(ns):
-        return NOTHING
-    ns = int(ns)
-    if ns >= 999.5 * 10**9:
-        minutes = round(ns / (60 * 10**9))
-        return f"{minutes}min" if minutes < 1_000 else f"{minutes / 60:.0f}h" if minutes < 60_000 else f"{minutes / 1440:.0f}d"
-    if ns < 1_000:
-        return f"{ns}ns" if ns else "0"
-    scale, unit = next((s, u) for s, u in _UNITS if float(_three(ns / s)) < 1_000)
-    return _three(ns / scale) + unit
-
-
-def _three(value: float) -> str:
-    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
 def count(number: Any, width: int = 9) -> str:
@@ -58,7 +34,7 @@ def count(number: Any, width: int = 9) -> str:
     if len(exact := f"{number:,}") <= width:
         return exact
     scale, letter = next((s, name) for s, name in ((1e3, "k"), (1e6, "M"), (1e9, "G")) if number < 999.5 * s or name == "G")
-    return _three(number / scale) + letter
+    return three(number / scale) + letter
 
 
 def size(number: float) -> str:
@@ -66,20 +42,7 @@ def size(number: float) -> str:
     if number < 1000:
         return f"{number:.0f} B"
     unit = "kB" if number < 999.5e3 else "MB" if number < 999.5e6 else "GB"
-    return f"{_three(number / {'kB': 1e3, 'MB': 1e6, 'GB': 1e9}[unit])} {unit}"
-
-
-def percent(part: float, whole: float) -> str:
-    """`part` of `whole`: "12 %", "0.3 %", "-" of nothing."""
-    if not whole:
-        return NOTHING
-    share = 100 * part / whole
-    return "0 %" if share == 0 else "<0.1 %" if share < 0.05 else f"{share:.1f} %" if share < 9.95 else f"{share:.0f} %"
-
-
-def clean(name: Any) -> str:
-    """A name from the trace without what could move a terminal's cursor."""
-    return printable(str(name)) if known(name) else "?"
+    return f"{three(number / {'kB': 1e3, 'MB': 1e6, 'GB': 1e9}[unit])} {unit}"
 
 
 def cut_left(name: str, width: int) -> str:

@@ -78,8 +78,8 @@ def test_the_report_names_the_lock_its_waiter_and_its_holder(
     folder = str(recorder.finish())
     main.main(["report", folder])
     said = " ".join(capsys.readouterr().out.split())
-    assert "all threads together" in said and "for a lock that `flush` (two_locks.py:14) releases." in said
-    assert said.index("`log_line` waits ") < said.index("for a lock that") < said.index("Functions by self time")
+    assert "all threads together" in said and "for a lock that `flush` (two_locks.py:14) has while it sleeps: " in said
+    assert said.index("`log_line` (two_locks.py:19) waits ") < said.index("for a lock that") < said.index("Functions by self time")
     main.main(["report", folder, "--by", "wait"])
     line = next(line for line in capsys.readouterr().out.splitlines() if " log_line  " in line)
     assert line.split()[4] == "lock" and "flush  " in line.partition(" log_line  ")[2]

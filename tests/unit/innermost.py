@@ -10,7 +10,7 @@ from pytrace_ebpf.derive.one_pass import run
 from pytrace_ebpf.derive.scheduling.split import thread_keys
 from pytrace_ebpf.derive.sink import Sink
 from pytrace_ebpf.derive.store import State
-from pytrace_ebpf.rebuild.engine import Answers
+from pytrace_ebpf.rebuild.answers import Answers
 from pytrace_ebpf.rebuild.shards import Shards
 from pytrace_ebpf.trace.reader import Trace
 

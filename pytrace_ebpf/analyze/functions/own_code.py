@@ -4,32 +4,37 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.derive.calls.entry_points import own
 from pytrace_ebpf.derive.calls.nesting import levels
+from pytrace_ebpf.derive.calls.own_code import foreign
+from pytrace_ebpf.rebuild.answers import EVENT_LOOP
 from pytrace_ebpf.trace.states import SPLIT
 
 NONE = -1
-# Modules of libraries whose functions wait for whatever is to do next, on behalf of all of the program.
-EVENT_LOOPS = ("asyncio.base_events", "socketserver", "trio._core._run", "twisted.internet.base")
 _SUMS = ["self_ns", "self_unknown_ns", *(f"self_{name}" for name in SPLIT)]
 
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 def own_callers(tree: pd.DataFrame, functions: pd.DataFrame) -> Ints:
     """For each row of `tree` (schema.TREE) the func_id of the innermost function of the program's own code that it is, or was called through.
 
-    NONE where no call around it is of the program's own code, and where an event loop called it. `functions`: schema.FUNCTIONS.
+    NONE where no call around it is of the program's own code, or none since an event loop's. `functions`: schema.FUNCTIONS.
     """
-    is_own, is_loop = np.zeros((2, int(functions["func_id"].max()) + 2), np.bool_)
-    is_own[functions["func_id"].to_numpy()[own(functions)]] = True
-    is_loop[functions["func_id"].to_numpy()[functions["module"].isin(EVENT_LOOPS)]] = True
+    nearest, _, _ = nearest_own(tree, functions)
+    return np.where(nearest >= 0, tree["func_id"].to_numpy(np.int64)[nearest], NONE)
+
+
+def nearest_own(tree: pd.DataFrame, functions: pd.DataFrame) -> tuple[Ints, Bools, Bools]:
+    """The same as rows of `tree`; and which rows are of own code, and which of an event loop."""
+    what = np.append(foreign(functions), 0)  # the last: of an unknown function
     function, parent = (tree[name].to_numpy(np.int64) for name in ("func_id", "parent_id"))
-    nearest: Ints = np.where(is_own[function], function, NONE)
+    is_own, is_loop = (what[function] == 0) & (function >= 0), (what[function] & EVENT_LOOP) != 0
+    nearest: Ints = np.where(is_own, np.arange(len(tree)), NONE)
     for here in levels(tree["depth"].to_numpy(np.int64)):
         above = np.where(parent[here] >= 0, nearest[parent[here]], NONE)
-        nearest[here] = np.where(is_own[function[here]], function[here], above)
-    return np.where((parent >= 0) & is_loop[function[parent]] & ~is_own[function], NONE, nearest)
+        nearest[here] = np.where(is_own[here], here, np.where(is_loop[here], NONE, above))
+    return nearest, is_own, is_loop
 
 
 def by_own_code(tree: pd.DataFrame, callers: Ints, func_id: int) -> pd.DataFrame:

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.derive.calls.entry_points import own
+from pytrace_ebpf.derive.calls.own_code import own
 from pytrace_ebpf.derive.sinks.tasks import ASYNC_GENERATOR, look_up
 
 COLUMNS = ("coroutine_id", "parent_id", "func_id", "resumes", "awaited_ns", "status")

@@ -53,8 +53,13 @@ def for_work(trace: Any) -> "pd.Series[int]":
     return sums.set_index("func_id")["ns"]
 
 
+def sends(syscall: "pd.Series[Any]") -> "pd.Series[bool]":
+    """Which system calls, by name, send something."""
+    return syscall.astype("object").isin(_SENDS)
+
+
 def _for_work(waits: pd.DataFrame, clients: "pd.Series[int]") -> pd.DataFrame:
-    waits = waits[waits["resource_id"].isin(clients) & ~waits["syscall"].astype("object").isin(_SENDS)]
+    waits = waits[waits["resource_id"].isin(clients) & ~sends(waits["syscall"])]
     return waits.assign(ns=(waits["blocked_until_ns"].fillna(waits["end_ns"]) - waits["start_ns"]).astype(np.int64))
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from pytrace_ebpf.derive.calls.own_code import in_python, of_distinct
 from pytrace_ebpf.patterns import fitting, nearest
-from pytrace_ebpf.trace.libraries import in_library
 
 Bools = npt.NDArray[np.bool_]
 _AT_ONCE = 1 << 16  # functions, of which there may be a million, each with a name of its own
@@ -78,26 +78,21 @@ def asked(functions: pd.DataFrame, patterns: Sequence[str]) -> "pd.Series[str]":
     return joined[~joined.index.duplicated()]
 
 
-def own(functions: pd.DataFrame) -> Bools:
-    """Mask of the program's own functions: written in Python, and not in a folder of libraries."""
-    return _in_python(functions) & ~_of_distinct(functions["file"], in_library)
-
-
 def unmet(functions: pd.DataFrame, patterns: Sequence[str]) -> list[str]:
     """Of patterns as of asked() that fit none of the `functions`, a sentence each, with the nearest names."""
     wanted = [pattern for pattern in patterns if not len(_matching(functions, pattern))]
     if not wanted:
         return []
-    python = functions[_in_python(functions)]
+    python = functions[in_python(functions)]
     known = list(zip(*(python[column].astype("object") for column in ("file", "module", "qualname")), strict=True))
     return [f"{fitting('--request', each, 0, len(known), nearest(each.rpartition(':')[2], known))}." for each in wanted]
 
 
 def _matching(functions: pd.DataFrame, pattern: str) -> pd.Index:
     where, colon, name = pattern.rpartition(":")
-    found = functions[_in_python(functions)]
+    found = functions[in_python(functions)]
     if where:
-        found = found[_of_distinct(found["file" if "/" in where else "module"], _fits(where))]
+        found = found[of_distinct(found["file" if "/" in where else "module"], _fits(where))]
     if name or not colon:
         found = found[_names(found, name, anywhere=not colon)]
     return pd.Index(found["func_id"])
@@ -115,16 +110,6 @@ def _names(functions: pd.DataFrame, name: str, anywhere: bool) -> Bools:
             of_modules = zip(qualnames, some["module"].astype("object"), strict=True)
             mask[at : at + len(some)] = [fits(each) or fits(each.rpartition(".")[2]) or fits(f"{module}.{each}") for each, module in of_modules]
     return mask
-
-
-def _in_python(functions: pd.DataFrame) -> Bools:
-    return (functions["function_layer"] == "python").to_numpy(dtype=bool)
-
-
-def _of_distinct(names: "pd.Series[str]", holds: Callable[[str], bool]) -> Bools:
-    """Of which of the names something holds, each asked for once."""
-    code, distinct = pd.factorize(names)
-    return np.append([holds(name) for name in distinct], False)[code].astype(bool)
 
 
 def _fits(pattern: str) -> Callable[[str], bool]:

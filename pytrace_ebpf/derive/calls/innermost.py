@@ -8,13 +8,13 @@ import numpy.typing as npt
 
 from pytrace_ebpf.derive.scheduling.last_at import last_at
 from pytrace_ebpf.derive.store import checked_rows
-from pytrace_ebpf.rebuild.engine import Answers
+from pytrace_ebpf.rebuild.answers import Answers, Library
 from pytrace_ebpf.rebuild.library import NO_ANSWER
 from pytrace_ebpf.rebuild.shards import Shards
 
 NO_CALL = -1
 _ASKED = "asked"
-_NO_LIBRARY = np.zeros(0, np.bool_)
+_FUNCTIONS = [Answers._fields.index(name) for name in ("entry", "own", "own_called")]
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -24,8 +24,8 @@ Numbers = npt.NDArray[np.integer[Any]]
 class Moments:
     """Moments that are asked for while engines go over a trace: of each thread and moment once, for as long as somebody wants to know."""
 
-    def __init__(self, engines: Shards, library: Bools) -> None:
-        """`library`: by func_id whether that is of a library, as of Engine.ask()."""
+    def __init__(self, engines: Shards, library: Library) -> None:
+        """`library`: as of Engine.ask()."""
         self._engines, self._library = engines, library
         self._key, self._ts = np.zeros((2, 0), np.int64)
         self._found = engines.ask(self._key, self._ts, library)
@@ -50,7 +50,7 @@ class Moments:
     def resume(self, state: Mapping[str, Ints]) -> None:
         """Go on from there, with engines that do. Raises KeyError, and ValueError for what is no such state."""
         key, ts, *known = checked_rows(state[_ASKED], np.dtype(np.int64), 2 + len(Answers._fields))
-        if not np.array_equal(np.lexsort((ts, key)), np.arange(len(key))) or (known[2] >= len(self._library)).any():
+        if not np.array_equal(np.lexsort((ts, key)), np.arange(len(key))) or any((known[at] >= len(self._library)).any() for at in _FUNCTIONS):
             raise ValueError("no such state")
         self._key, self._ts = key, ts
         self._found = self._engines.ask(key, ts, self._library, Answers(*known))

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from pytrace_ebpf.derive.arrow_table import from_frame
-from pytrace_ebpf.derive.calls import entry_points
+from pytrace_ebpf.derive.calls import entry_points, own_code
 from pytrace_ebpf.derive.calls.nesting import above, levels
 from pytrace_ebpf.derive.sink import RowsOf, RowsSink
 from pytrace_ebpf.derive.sinks.tasks import ASYNC_GENERATOR, COROUTINE
@@ -59,7 +59,7 @@ class Requests(RowsSink):
         self._entries = self._kinds.index.union(self._asked.index).to_numpy(np.int64)
         if self.idle:
             return
-        own = functions["func_id"][entry_points.own(functions)].to_numpy(np.int64)
+        own = functions["func_id"][own_code.own(functions)].to_numpy(np.int64)
         self._namers = np.setdiff1d(np.union1d(self._entries, entry_points.kinds(functions, handlers_only=True).index), own)
         self._named = _endpoints(trace.tree(["parent_id", "depth", "func_id"]), self._namers, own)
         self._others = np.union1d(self._entries, self._namers)

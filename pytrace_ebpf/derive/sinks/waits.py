@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pyarrow as pa
 
 from pytrace_ebpf.derive.arrow_table import to_arrow
 from pytrace_ebpf.derive.calls.innermost import NO_CALL, Moments
+from pytrace_ebpf.derive.calls.own_code import foreign
 from pytrace_ebpf.derive.calls.primitives import LIBRARY, PRIMITIVES, among
 from pytrace_ebpf.derive.scheduling import off_core, wait_kinds
 from pytrace_ebpf.derive.scheduling.off_core import WAIT, Rows
@@ -23,7 +25,8 @@ from pytrace_ebpf.derive.scheduling.split import thread_keys
 from pytrace_ebpf.derive.scheduling.switches import Bools, Ints
 from pytrace_ebpf.derive.sink import Needs, Sink
 from pytrace_ebpf.derive.store import State, checked_rows
-from pytrace_ebpf.rebuild.engine import Answers
+from pytrace_ebpf.rebuild.answers import LIBRARY as THROUGH
+from pytrace_ebpf.rebuild.answers import Answers
 from pytrace_ebpf.rebuild.library import NO_ANSWER
 from pytrace_ebpf.rebuild.shards import Shards
 from pytrace_ebpf.trace.manifest import machine_of
@@ -52,7 +55,7 @@ class Waits(Sink):
     def begin(self, engines: Shards, first: int, state: State | None) -> None:
         trace = self.trace
         self._off_core = off_core.Waits(trace.processes(), trace.losses(), trace.start_ns, machine_of(trace.manifest), trace.throttling)
-        self._moments, self._held = Moments(engines, among(trace.functions(), LIBRARY)), np.zeros(0, WAIT)
+        self._moments, self._held = Moments(engines, _kinds(trace.functions())), np.zeros(0, WAIT)
         if state is not None:
             self._off_core.resume(state)
             self._moments.resume(state)
@@ -154,12 +157,24 @@ class _Writer:
             "kind": pa.DictionaryArray.from_arrays(waits["kind"].astype(np.int32), list(WAIT_KINDS)),
             "syscall": pa.array(syscalls, pa.string()).dictionary_encode(),
             "holder_call_id": _at(asked.held, holder.call_id, len(waits)),
+            "own_func_id": pa.array(own.own.astype(np.int32)),
+            "own_line": pa.array(own.own_line.astype(np.int32), mask=own.own_line <= 0),
+            "own_called_func_id": pa.array(own.own_called.astype(np.int32)),
+            "holder_own_func_id": _at(asked.held, holder.own, len(waits)).cast(pa.int32()),
+            "waker_own_func_id": _at(asked.ended, waker.own, len(waits)).cast(pa.int32()),
             "holder_func_id": _at(asked.held, holder.func_id, len(waits)).cast(pa.int32()),
             "waker_func_id": _at(asked.ended, waker.func_id, len(waits)).cast(pa.int32()),
             "waker_primitive_func_id": _at(asked.ended, np.where(waker.caller >= 0, waker.entry, NO_CALL), len(waits)).cast(pa.int32()),
             "waker_caller_func_id": _at(asked.ended, np.where(waker.caller >= 0, waker.caller, waker.func_id), len(waits)).cast(pa.int32()),
         }
         return to_arrow(WAITS, waits, columns)
+
+
+def _kinds(functions: pd.DataFrame) -> npt.NDArray[np.uint8]:
+    """What each function is, as of Engine.ask()."""
+    what = foreign(functions)
+    what[among(functions, LIBRARY)] |= THROUGH
+    return what
 
 
 def _unanswered(answers: Answers) -> Bools:

@@ -15,7 +15,7 @@ from pytrace_ebpf.trace.frames import values_and_mask
 from pytrace_ebpf.trace.layers import LAYERS
 from pytrace_ebpf.trace.schema import OF_THE_INTERPRETER
 from pytrace_ebpf.trace.states import STATES
-from pytrace_ebpf.view import colours
+from pytrace_ebpf.view import colours, findings
 from pytrace_ebpf.view.head import head, traced
 from pytrace_ebpf.view.page import contexts, timeline
 from pytrace_ebpf.view.page.boxes import PARTS
@@ -63,6 +63,7 @@ def _found(trace: Any, facts: dict[str, Any], columns: Columns) -> dict[str, Any
         "title": traced(facts),
         "lines": [clean(line.plain) for line in head(facts, facts["calls"], _WIDTH)],
         "sentence": clean(facts["sentence"]) if facts.get("sentence") else None,
+        "findings": findings.sentences(facts.get("findings") or []),
         "wall_ns": trace.end_ns - trace.start_ns,
         "from_ns": trace.start_ns - trace.whole.start_ns,
         "calls": facts["calls"],

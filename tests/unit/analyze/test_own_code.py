@@ -9,6 +9,7 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.analyze.functions.own_code import NONE, by_own_code, own_callers
 from pytrace_ebpf.cli.main import main
+from pytrace_ebpf.trace.libraries import in_library
 from tests.unit.synthetic import Script, write_trace
 
 MS = 1_000_000
@@ -93,3 +94,23 @@ def test_of_a_program_that_only_waits_for_work_it_says_that(tmp_path: Path, caps
     pool = Script(7, 8, cpu=1, now=10).snapshot().enter(4).wait(1000 * MS, syscall=FUTEX, waker=7).leave()
     path = write_trace(tmp_path / "trace", events=pool.events, sched=pool.sched, functions=FUNCTIONS, end_ns=pool.now + MS)
     assert "`_worker`" in first_line(path, capsys)
+
+
+def test_each_wait_has_the_function_of_own_code_that_it_is_in_and_the_line_that_left_it(tmp_path: Path) -> None:
+    """Of an event loop none: what it waits for is not what its caller waits for."""
+    handler = Script(7, 7, now=10).snapshot().enter(0).wait(MS).enter(3).enter(2).wait(MS, syscall=READ).leave().leave()
+    handler.enter(1).enter(2).wait(MS, syscall=READ).leave().leave().enter(6).wait(MS).enter(7).wait(MS, syscall=EPOLL_WAIT).leave()
+    handler.enter(1).wait(MS).leave().leave().leave().wait(MS)
+    path = write_trace(tmp_path / "trace", events=handler.events, sched=handler.sched, functions=FUNCTIONS, end_ns=handler.now + MS)
+    waits = pytrace_ebpf.open(path).waits()
+    found = list(zip(waits["own_func_id"], waits["own_line"].fillna(-1), waits["own_called_func_id"], strict=True))
+    assert found == [(0, -1, -1), (0, 31, 3), (1, 21, 2), (-1, -1, -1), (-1, -1, -1), (1, -1, -1), (-1, -1, -1)]
+
+
+def test_own_code_is_what_is_not_of_a_library(tmp_path: Path) -> None:
+    files = {
+        "/app/shop.py": True, "/srv/python3/app.py": True, "/home/me/lib/shop.py": True, "<stdin>": True, "<ipython-input-3-5f>": True,
+        "/usr/lib/python3.11/json/decoder.py": False, "/usr/lib/python3/dist-packages/yaml.py": False, "/venv/lib/python3.11/site-packages/x.py": False,
+        "/opt/python/lib/python3.13t/queue.py": False, "/usr/lib/python311.zip/queue.py": False, "<frozen importlib._bootstrap>": False, "<string>": False,
+    }  # fmt: skip
+    assert {file: not in_library(file) for file in files} == files

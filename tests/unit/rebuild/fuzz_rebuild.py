@@ -107,7 +107,7 @@ def one(seed: int, windowed: bool = False) -> None:
         ]
         engine.window(*edges, *(None if rng.random() < 0.8 else int(rng.integers(0, 3)) for _ in range(2)))
         key = np.sort(rng.integers(0, 3, 200) << 32 | rng.integers(0, most, 200))
-        when, library = np.sort(moments(rng, 200, 0, 10_000, wild)), rng.random(int(rng.integers(0, most + 2))) < 0.3
+        when, library = np.sort(moments(rng, 200, 0, 10_000, wild)), rng.integers(0, 8, int(rng.integers(0, most + 2)), np.uint8)
         asked = engine.ask(key, when, library)
     rows: list[Rows] = []
     for start, end in zip(cuts, cuts[1:], strict=False):

@@ -16,7 +16,7 @@ from pytrace_ebpf.analyze.functions.named_layers import ORDER
 from pytrace_ebpf.derive.calls import rows as call_rows
 from pytrace_ebpf.derive.scheduling import off_core
 from pytrace_ebpf.options import trigger
-from pytrace_ebpf.rebuild import decoding, engine, triggers
+from pytrace_ebpf.rebuild import answers, decoding, engine, triggers
 from pytrace_ebpf.rebuild import library as rebuild
 from pytrace_ebpf.rebuild import states as rebuilt_states
 from pytrace_ebpf.record.agent import agent_library as agent
@@ -157,6 +157,7 @@ def test_the_numbers_of_the_library() -> None:
     assert (c["LOST"], c["DROPPED"]) == (rebuilt_states.LOST, rebuilt_states.DROPPED)
     assert (c["ENDS"], 0xFFFFFFFF) == (rebuild.ENDS, rebuild.NO_THREAD) and "define NO_THREAD UINT32_MAX" in engine_headers()
     assert c["NO_ANSWER"] == rebuild.NO_ANSWER
+    assert (c["LIBRARY"], c["FOREIGN"], c["EVENT_LOOP"]) == (answers.LIBRARY, answers.FOREIGN, answers.EVENT_LOOP)
     assert (c["ROWS_OF_SUSPENDED"], c["ROWS"], c["NO_ROWS"]) == (0, engine._ROWS, engine._NO_ROWS)
     assert [c[name] for name in ("CHARGES", "GONE_SINCE", "PEAK", "LEVEL")] == [rebuild.CHARGES, rebuild.GONE_SINCE, rebuild.PEAK, rebuild.LEVEL]
     assert (c["RESUMED"], c["YIELDED"]) == (call_rows._RESUMED, call_rows._YIELDED)

@@ -31,14 +31,14 @@ def test_what_a_command_shows_is_drawn_whole(tmp_path: Path) -> None:
         "--columns",
         "80",
         "--rows",
-        "10",
+        "17",
         "--",
         "report",
         str(sample(tmp_path / "trace")),
     ]
     subprocess.run([sys.executable, *words], check=True, env={**os.environ, "COLUMNS": "20", "NO_COLOR": "1"})
     drawn = texts(picture)
-    assert drawn[0].startswith("$ pytrace-ebpf report") and len(drawn) == 10 and max(map(len, drawn)) <= 80
+    assert drawn[0].startswith("$ pytrace-ebpf report") and len(drawn) == 17 and max(map(len, drawn)) <= 80
     assert "██ on CPU" in drawn[-1] and "fill: #009e73" in picture.read_text()
 
 

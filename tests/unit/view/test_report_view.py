@@ -153,11 +153,11 @@ def test_a_legend_breaks_between_states(width: int) -> None:
 def test_the_report_says_where_the_time_went(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = shown(capsys, "report", path)
     lines = out.splitlines()
-    assert lines[:2] == ["32 % of `Worker.step` is waiting for the GIL.", "python3 app.py"] and lines.index("Nothing was lost.") < 6
+    assert lines[1] == "1. `Worker.step` (work.py:31) computes 45 % of the time, 41.8ms. [--by function]" and lines.index("Nothing was lost.") < 12
     assert any("3 threads" in line and "136 calls" in line for line in lines)
     assert "133µs of CPU time" in out and "136 x 980ns" in " ".join(out.split())
-    assert any(line == "32 % of `Worker.step` is waiting for the GIL." for line in lines)
-    (worker,) = [line.split() for line in lines if "work.py:31" in line]
+    assert "python3 app.py" in lines
+    (worker,) = [line.split() for line in lines if "/app/work.py:31" in line]
     assert worker[1:] == [
         "9",
         "62.8ms",

@@ -1,5 +1,6 @@
 """A wait in threading, queue and the like is named by what the program called, by its own function, and by who ended the wait."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,8 @@ def test_they_are_one_row_whatever_lock_is_inside(trace: Any) -> None:
 
 
 def test_the_report_says_it(trace: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["report", str(trace.directory)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    assert main.main(["report", str(trace.directory), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["sentence"]
     assert "`worker` waits 100 % of its time, 8.00ms, in `Queue.get` for `Queue.put` by `produce` (service.py:20)." in said
     assert main.main(["report", str(trace.directory), "--by", "wait"]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "Queue.get" in line)

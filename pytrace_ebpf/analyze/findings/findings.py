@@ -1,0 +1,178 @@
+"""The findings of a trace: what the time of its threads at work goes to, the largest first."""
+
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from pytrace_ebpf.analyze.findings import sentences
+from pytrace_ebpf.analyze.findings.computed import OF_IMPORTS, at_work_ns, computed, many_calls
+from pytrace_ebpf.analyze.findings.contexts import Contexts, contexts
+from pytrace_ebpf.analyze.findings.rules import RULES, classified
+from pytrace_ebpf.analyze.findings.sentences import Found, Names
+from pytrace_ebpf.analyze.findings.waited import Waited, waited
+from pytrace_ebpf.analyze.functions.own_code import NONE
+
+COLUMNS = ["rule", "share", "ns", "sentence", "function", "file", "line", "resource", "other", "command", "confidence"]
+IDLE = "idle"
+_LEAST = 0.02  # of the time at work
+_MOSTLY = 0.5
+_OFTEN, _SMALL_NS, _IN_ALL = 10, 20_000_000, 20  # calls within one of their caller's, that each wait less, and so many of them
+_ONLY_WAITS = 0.9
+_HELD = {"gil": 0, "object-lock": 0, "memory": 0}  # what an event loop's thread waits for like any other
+
+
+def findings(trace: Any) -> pd.DataFrame:
+    """One row per finding of a pytrace_ebpf Trace with calls and scheduling, the most time first; then, of rule `idle`, what threads without work waited.
+
+    Columns: rule; share (float, of the time that threads were at work: in calls, and not waiting for work; of idle null) and ns; sentence, which says it in
+    English, names made printable; function (qualified name), file and line (Int64) of the program's own code, null where it is of no one place; resource and
+    other, what was waited for and which function had it, null for none; command, which shows what it is made of; confidence (float), null where nothing is sampled.
+    None where it is not known what threads waited for, and of less than 2 % of the time.
+    """
+    rows = []
+    if trace.scheduling["source"] == "bpf" and not _is_sampled(trace):
+        trace.whole.derive("waits")
+        rows = _rows(trace)
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    return table.astype({"share": "Float64", "ns": "int64", "line": "Int64", "confidence": "Float64"})
+
+
+def _is_sampled(trace: Any) -> bool:
+    return bool(trace.manifest.get("sampling")) and not any(segment["rows"].get("events") for segment in trace.segments)
+
+
+def _rows(trace: Any) -> list[dict[str, Any]]:
+    at = contexts(trace.tree(), trace.functions())
+    waits = waited(trace, at)
+    idle_ns = int(waits.idle["ns"].sum())
+    of_ns = at_work_ns(at) - idle_ns
+    names = Names(trace.functions(), trace.call_sites)
+    found = [*_of_waits(at, waits, names), *_of_cores(trace, at, waits), *_of_computing(at)]
+    found = [each for each in found if of_ns > 0 and _LEAST * of_ns <= each.ns <= of_ns]
+    found.sort(key=lambda each: -each.ns)
+    rows = [_row(trace, names, each, of_ns) for each in found]
+    return [*rows, *_idle(trace, at, waits, idle_ns)]
+
+
+def _row(trace: Any, names: Names, found: Found, of_ns: int) -> dict[str, Any]:
+    function = names.row(found.own)
+    return {
+        "rule": found.rule,
+        "share": found.ns / of_ns,
+        "ns": found.ns,
+        "sentence": sentences.sentence(found, names, of_ns),
+        "function": function.get("qualname"),
+        "file": function.get("file"),
+        "line": names.line(found),
+        "resource": found.resource,
+        "other": names.row(found.other).get("qualname"),
+        "command": f"pytrace-ebpf report {trace.directory} {found.evidence}",
+        "confidence": None,
+    }
+
+
+def _of_waits(at: Contexts, waits: Waited, names: Names) -> list[Found]:
+    rows = waits.rows.assign(
+        called=names.of(waits.rows["own_called_func_id"], "name"), called_module=names.of(waits.rows["own_called_func_id"], "module")
+    )
+    number = classified(rows)
+    out = []
+    for at_rule, rule in enumerate(RULES):
+        own = rows[number == at_rule]
+        whole = ("pid",) if rule.name == "gil" else ("own_func_id", "on_loop", *rule.by)  # each process has one
+        for _, group in own.groupby(list(whole), dropna=False):
+            out += _small_calls(at, _found(at, waits, rule.name, rule.evidence, rule.waits, group))
+    return out
+
+
+def _found(at: Contexts, waits: Waited, rule: str, evidence: str, words: str, group: pd.DataFrame) -> Found:
+    """What one group of waits is."""
+    first = group.loc[group["ns"].idxmax()]
+    by_line = group.groupby(["own_func_id", "own_line", "own_called_func_id"])["ns"].sum()
+    own, line, called = (int(each) for each in by_line.idxmax())
+    ns, count = int(group["ns"].sum()), int(group["waits"].sum())
+    found = Found(
+        rule=rule,
+        ns=ns,
+        own=own,
+        line=line if by_line.max() >= _MOSTLY * ns else NONE,
+        evidence=evidence,
+        words=words,
+        waits=count,
+        kind=first["kind"],
+        syscall=None if pd.isna(first["syscall"]) else first["syscall"],
+        resource=_main(group, "resource"),
+        called=called,
+        primitive=int(first["primitive_func_id"]),
+        other=NONE if (other := _main(group, "other_func_id")) is None else int(other),
+        whole_in_own=by_line.groupby("own_func_id").sum().max() / ns if ns else 0.0,
+    )
+    if first["on_loop"] and rule not in _HELD:
+        found.rule, found.held, found.evidence = "event-loop", rule, "--by task"
+    elif rule == "lock" and len(held := _while_held(waits.locks, found)):
+        found.rule, found.meanwhile = "lock-held", held
+    return found
+
+
+def _main(group: pd.DataFrame, column: str) -> Any:
+    """What most of the time of a group is of; None for none, and where that is less than half of it."""
+    sums = group.groupby(column)["ns"].sum()
+    return sums.idxmax() if len(sums) and sums.max() >= _MOSTLY * group["ns"].sum() else None
+
+
+def _small_calls(at: Contexts, found: Found) -> list[Found]:
+    """A wait for a peer, and apart from that what of it is many small calls of one function by another: how many waits are left is not known."""
+    many = many_calls(at, found.own, found.called, _OFTEN) if found.rule == "peer" and found.waits >= _IN_ALL else None
+    if not many or many.made < _IN_ALL or (ns := int(many.share * found.ns)) >= _SMALL_NS * many.made:
+        return [found]
+    small = replace(found, rule="many-calls", ns=ns, own=many.caller, called=many.callee, each=many.each, waits=many.made, line=NONE)
+    small.evidence = "--by function --sort total"
+    return [small, replace(found, ns=found.ns - ns, waits=0)]
+
+
+def _while_held(locks: pd.DataFrame, found: Found) -> dict[str, Any]:
+    """What whoever has the lock waits for meanwhile, where that is most of the time; {} else."""
+    rows = locks[(locks["own_func_id"] == found.own) & (locks["other_func_id"] == found.other)]
+    if not len(rows) or rows["off_ns"].iloc[0] < _MOSTLY * rows["held_ns"].iloc[0] or pd.isna(rows["kind"].iloc[0]):
+        return {}
+    return {name: None if pd.isna(value) else value for name, value in rows.iloc[0][["kind", "syscall", "resource"]].items()}
+
+
+def _of_cores(trace: Any, at: Contexts, waits: Waited) -> list[Found]:
+    """Threads of own code that had no core, and who had it."""
+    rows = computed(at)
+    if not len(rows) or not (ns := int(rows["runq_ns"].sum())):
+        return []
+    by_own = rows.groupby("own_func_id")["runq_ns"].sum()
+    found = Found(rule="cores", ns=ns, own=int(by_own.idxmax()), evidence="--by core", whole_in_own=by_own.max() / ns)
+    takers = waits.takers[waits.takers["own_func_id"] >= 0]
+    if len(takers) and (taken := int(takers["ns"].sum())) >= _MOSTLY * ns:
+        ours = int(takers.loc[takers["waker_pid"].isin(trace.processes()["pid"]), "ns"].sum())
+        names = trace.neighbours().drop_duplicates("tid").set_index("tid")["name"]
+        others = takers.assign(name=takers["waker_tid"].map(names)).groupby("name")["ns"].sum()
+        found.meanwhile = {"ours": ours / taken, "name": others.idxmax() if len(others) else None}
+    return [found]
+
+
+def _of_computing(at: Contexts) -> list[Found]:
+    rows = computed(at)
+    modules = at.functions.set_index("func_id")["module"]
+    out = []
+    for imports, some in rows.groupby(rows["called_func_id"].map(modules).isin(OF_IMPORTS)):
+        for own, group in some.groupby("own_func_id"):
+            top = group.loc[group["on_cpu_ns"].idxmax()]
+            ns = int(group["on_cpu_ns"].sum())
+            called = int(top["called_func_id"]) if top["on_cpu_ns"] >= _MOSTLY * ns else NONE
+            rule = "imports" if imports else "computes"
+            out.append(Found(rule=rule, ns=ns, own=int(own), called=called, evidence="--by function", on_loop=bool(group["on_loop"].any())))
+    return out
+
+
+def _idle(trace: Any, at: Contexts, waits: Waited, ns: int) -> list[dict[str, Any]]:
+    threads = at.tree.loc[at.tree["depth"] == -1, ["pid", "tid", "total_ns"]].merge(waits.idle.groupby(["pid", "tid"], as_index=False)["ns"].sum())
+    if not ns or not len(threads):
+        return []
+    only = int((threads["ns"] >= _ONLY_WAITS * threads["total_ns"]).sum())
+    row = dict.fromkeys(COLUMNS) | {"rule": IDLE, "ns": ns, "sentence": sentences.idle(only, len(threads), ns)}
+    return [row | {"command": f"pytrace-ebpf report {trace.directory} --by thread"}]

@@ -1,0 +1,171 @@
+"""A finding as a person would say it: how much of what, in which function of one's own code, why, and who else."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+import pandas as pd
+
+from pytrace_ebpf.analyze.findings.waited import NOBODY
+from pytrace_ebpf.analyze.functions.own_code import NONE
+from pytrace_ebpf.formatting import clean, duration, percent
+from pytrace_ebpf.units import plural
+
+_MOSTLY, _ALL = 0.5, 0.95
+_SEVERAL = 2
+
+
+@dataclass
+class Found:
+    """A finding before it is said; functions by func_id, NONE for none. `words` and `kind` and so on are of waits, the rest of single rules."""
+
+    rule: str
+    ns: int
+    own: int
+    evidence: str
+    line: int = NONE  # of `own`, that called `called`
+    called: int = NONE
+    other: int = NONE
+    words: str = ""
+    waits: int = 0
+    kind: str = ""
+    syscall: str | None = None
+    resource: str | None = None
+    primitive: int = NONE
+    whole_in_own: float = 1.0  # share of ns
+    held: str = ""  # rule of what holds an event loop
+    each: float = 0.0  # calls of `called` in each of `own`
+    on_loop: bool = False
+    meanwhile: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Names:
+    """Functions (schema.FUNCTIONS) by func_id; `sites` gives schema.CALL_SITES."""
+
+    def __init__(self, functions: pd.DataFrame, sites: Callable[[], pd.DataFrame]) -> None:
+        self._functions, self._sites = functions.set_index("func_id"), sites
+
+    def of(self, func_ids: "pd.Series[int]", column: str) -> "pd.Series[Any]":
+        """A column of each of them, null for none."""
+        return func_ids.map(self._functions[column]).astype("object")
+
+    def row(self, func_id: int) -> Mapping[str, Any]:
+        """All of one; {} for none."""
+        return self._functions.loc[func_id].to_dict() if func_id in self._functions.index else {}
+
+    def line(self, found: Found) -> int | None:
+        """The line to look at: that which calls what takes the time or, where that is not known, the function's first; None for none."""
+        if found.rule == "many-calls":
+            sites = self._sites()
+            sites = sites[(sites["caller_id"] == found.own) & (sites["func_id"] == found.called) & sites["call_line"].notna()]
+            found.line = int(sites.loc[sites["calls"].idxmax(), "call_line"]) if len(sites) else NONE
+        line = found.line if found.line > 0 else int(self.row(found.own).get("first_line", NONE))
+        return line if line > 0 else None
+
+    def name(self, func_id: int) -> str:
+        """Quoted."""
+        return f"`{clean(self.row(func_id).get('qualname'))}`"
+
+    def at(self, func_id: int, line: int | None = None) -> str:
+        """Quoted, with its place."""
+        row = self.row(func_id)
+        return f"{self.name(func_id)} ({clean(PurePath(str(row.get('file'))).name)}:{line or row.get('first_line')})"
+
+
+def sentence(found: Found, names: Names, of_ns: int) -> str:
+    """It, with its share of `of_ns`."""
+    much = f"{percent(found.ns, of_ns)} of the time, {duration(found.ns)}"
+    own = names.at(found.own, names.line(found))
+    if found.rule in ("computes", "imports"):
+        return _computes(found, names, own, much)
+    if found.rule == "cores":
+        return f"Threads wait {much}, for a core{_most(found, own)}{_had_by(found)}."
+    if found.rule == "gil":
+        return f"Threads wait {much}, for the GIL{_most(found, own)}{_holder(found, names)}."
+    if found.rule == "many-calls":
+        times = f"{found.each:,.0f} times in each of its calls, {found.waits:,} times in all"
+        return f"{own} calls {names.name(found.called)} {times}, and waits {much}, for {clean(found.resource)}: many small calls in place of a few."
+    if found.rule == "event-loop":
+        return f"{own} holds the event loop {much}: meanwhile it {_verb(found.held)} {_why(found, names)}{_times(found)}."
+    if found.rule == "lock-held":
+        had = f"{_releaser(found, names)} has while it {_doing(found.meanwhile)}"
+        return f"{own} waits {much}, for a lock that {had}{_times(found)}."
+    if found.rule == "sleep":
+        return f"{own} sleeps {much}{_times(found)}."
+    return f"{own} waits {much}, {_why(found, names)}{_times(found)}."
+
+
+def idle(only: int, several: int, ns: int) -> str:
+    """Of threads that wait for work: how many do `only` that, of how many that do."""
+    if not only:
+        return f"Left out: {duration(ns)} in which {plural(several, 'thread')} had nothing to do."
+    rest = f", and {several - only:,} more at times" if several > only else ""
+    return f"Left out: {duration(ns)} in which {plural(only, 'thread')} only waited for work{rest}."
+
+
+def _computes(found: Found, names: Names, own: str, much: str) -> str:
+    if found.rule == "imports":
+        return f"{own} computes {much}, in imports."
+    most = f", most of it in {names.name(found.called)}" if found.called >= 0 else ""
+    return f"{own} computes {much}{most}{', on the thread of an event loop' if found.on_loop else ''}."
+
+
+def _most(found: Found, own: str) -> str:
+    return f", {'all of it' if found.whole_in_own >= _ALL else 'most of it' if found.whole_in_own >= _MOSTLY else 'above all'} in {own}"
+
+
+def _had_by(found: Found) -> str:
+    if not found.meanwhile:
+        return ""
+    if found.meanwhile["ours"] >= _MOSTLY:
+        return ": other threads of the program have them"
+    name = f", mostly {clean(found.meanwhile['name'])}" if found.meanwhile["name"] else ""
+    return f": other programs have them{name}"
+
+
+def _holder(found: Found, names: Names) -> str:
+    if found.other == NOBODY:
+        return ", which nobody has: it is handed over"
+    if found.other < 0:
+        return ""
+    return f": {names.at(found.other)}{', in another thread,' if found.other == found.own else ''} has it meanwhile"
+
+
+def _verb(rule: str) -> str:
+    return "is" if rule == "sleep" else "waits"
+
+
+def _why(found: Found, names: Names) -> str:
+    """How the sentence of a wait goes on after its verb."""
+    until = ""
+    if found.rule == "queue" or found.held == "queue":
+        until = f", which {names.at(found.other)} ends" if found.other >= 0 else ""
+    elif found.other >= 0:
+        until = f" that {_releaser(found, names)} releases"
+    what = clean(found.resource) if found.resource else "files"
+    said = f"for {clean(found.resource)}" if found.resource else f"({found.kind})"
+    said += f" in {found.syscall}" if found.syscall else ""
+    return found.words.format(
+        what=what,
+        syscall=found.syscall or found.kind,
+        primitive=clean(names.row(found.primitive).get("qualname")),
+        until=until,
+        of=f" ({clean(found.resource)})" if found.resource else "",
+        said=said,
+    )
+
+
+def _releaser(found: Found, names: Names) -> str:
+    return f"{names.at(found.other)}{', in another thread,' if found.other == found.own else ''}"
+
+
+def _doing(meanwhile: Mapping[str, Any]) -> str:
+    if meanwhile["kind"] == "sleep":
+        return "sleeps"
+    call = f" ({meanwhile['syscall']})" if meanwhile["syscall"] else ""
+    return f"waits for {clean(meanwhile['resource'])}{call}" if meanwhile["resource"] else f"waits{call or ' for ' + str(meanwhile['kind'])}"
+
+
+def _times(found: Found) -> str:
+    return f": {found.waits:,} times, {duration(found.ns / found.waits)} each" if found.waits >= _SEVERAL else ""

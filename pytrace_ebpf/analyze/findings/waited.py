@@ -1,0 +1,125 @@
+"""What the program's own code waits for, added up; apart from that threads that have nothing to do."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pytrace_ebpf.analyze.findings.contexts import PLACE, Contexts
+from pytrace_ebpf.analyze.findings.locks import Locks
+from pytrace_ebpf.analyze.waits.resources import labels, of_clients, sends
+from pytrace_ebpf.derive.added import Added
+from pytrace_ebpf.derive.calls.primitives import PRIMITIVES, among
+from pytrace_ebpf.trace.schema import AGENT, OF_THE_INTERPRETER
+
+COLUMNS = (
+    "pid", "tid", "call_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "resource_id", "waker_pid", "waker_tid", "holder_tid",
+    "primitive_func_id", *(f"{whose}own_func_id" for whose in ("", "holder_", "waker_")), "own_line", "own_called_func_id",
+)  # fmt: skip
+KEY = ["pid", "own_func_id", "own_line", "own_called_func_id", "on_loop", "kind", "syscall", "resource", "primitive_func_id", "other_func_id"]
+_PAIR = ["pid", "own_func_id", "primitive_func_id", "tid", "waker_tid"]
+_TAKER = ["own_func_id", "waker_pid", "waker_tid"]
+_THREAD = ["pid", "tid"]
+NOBODY = -2
+_SUMS = {"ns": "sum", "waits": "sum"}
+# What a thread waits in for others of its own program to be done, or for the next piece of work.
+_FOR_OTHERS = ("Thread.join", "Process.join", "Popen.wait", "Event.wait", "Future.result", "wait", "as_completed", "Executor.map", "ThreadPoolExecutor.shutdown",
+               "ProcessPoolExecutor.shutdown", "Executor.__exit__", "Pool.map", "Pool.join", "ApplyResult.get", "ApplyResult.wait", "_shutdown")  # fmt: skip
+_FOR_WORK = ("Queue.get", "SimpleQueue.get", "Condition.wait", "Condition.wait_for", "JoinableQueue.get")
+_WITHOUT_WORK = ("lock", "poll", "sleep", "other", "wait-child")  # of a thread that runs no own code
+_MOST = 0.5
+
+
+@dataclass(frozen=True)
+class Waited:
+    """rows: by KEY, ns, waits; of own code, and not for work. idle: by thread, ns. takers: of time without a core by own function and who had it, ns. locks: of locks.py."""
+
+    rows: pd.DataFrame
+    idle: pd.DataFrame
+    takers: pd.DataFrame
+    locks: pd.DataFrame
+
+
+def waited(trace: Any, at: Contexts) -> Waited:
+    """Of a pytrace_ebpf Trace and the contexts of its tree. Memory is bounded by the different waits, and by what Locks keeps."""
+    resources, threads = trace.resources(), trace.threads()
+    called, clients = labels(resources), of_clients(resources)["resource_id"]
+    ours, names = threads.loc[threads["name"] == AGENT, "tid"], _primitives(at.functions)
+    rows, idle, takers, pairs, locks = (
+        Added(KEY, _SUMS),
+        Added(_THREAD, {"ns": "sum"}),
+        Added(_TAKER, {"ns": "sum"}),
+        Added(_PAIR, {"ns": "sum"}),
+        Locks(),
+    )
+    for part in trace.waits_by_part(COLUMNS):
+        some = _named(part[(part["call_id"] >= 0) & ~part["tid"].isin(ours)], at, called)
+        locks.add(some)
+        preempted = some["kind"] == "preempted"
+        takers.add(some[preempted])
+        some = some[~preempted]
+        nothing_to_do = _is_idle(some, clients, names)
+        idle.add(some[nothing_to_do])
+        some = some[~nothing_to_do & (some["own_func_id"] >= 0)]
+        rows.add(some)
+        pairs.add(some[some["primitive_func_id"].map(names).isin(_FOR_WORK)])
+    for_work = _of_queues(pairs.table, at)
+    of_pairs = pairs.table.merge(for_work)
+    idle.add(of_pairs)
+    left = rows.table.merge(for_work, how="left", indicator=True)
+    return Waited(left[left.pop("_merge") == "left_only"].reset_index(drop=True), idle.table, takers.table, locks.table())
+
+
+def _primitives(functions: pd.DataFrame) -> "pd.Series[Any]":
+    """By func_id the names of functions that a program waits in."""
+    chosen = functions[among(functions, PRIMITIVES)[functions["func_id"]]]
+    named = chosen["qualname"].astype("object")
+    plain = named.str.contains(".", regex=False) | ~chosen["module"].isin(("queue", "_queue", "threading"))
+    short = {"get": "Queue.get", "wait": "Condition.wait", "join": "Thread.join"}  # before 3.11 the class is not always known
+    return named.where(plain, named.map(short).fillna(named)).set_axis(chosen["func_id"])
+
+
+def _named(part: pd.DataFrame, at: Contexts, called: "pd.Series[Any]") -> pd.DataFrame:
+    """Waits with what they are added up by."""
+    out = part.merge(at.places, how="left", on=PLACE)
+    kind = out["kind"].astype("object")
+    gil, preempted = kind == "gil", kind == "preempted"
+    until = out["blocked_until_ns"].fillna(out["end_ns"]).astype(np.int64)
+    other = out["waker_own_func_id"].where(~gil, out["holder_own_func_id"].where(out["holder_tid"] != 0, NOBODY))
+    return out.assign(
+        kind=kind,
+        until_ns=until,
+        ns=(until - out["start_ns"]).where(~preempted, out["end_ns"] - out["start_ns"]),
+        waits=1,
+        own_line=out["own_line"].fillna(-1).astype(np.int64),
+        own_depth=out["own_depth"].fillna(0).astype(np.int64),
+        on_loop=out["on_loop"].fillna(0).astype(bool),
+        syscall=out["syscall"].astype("object"),
+        resource=out["resource_id"].map(called).astype("object"),
+        primitive_func_id=out["primitive_func_id"].where(~kind.isin(OF_THE_INTERPRETER), -1),
+        other_func_id=other.where(kind.isin(("lock", *OF_THE_INTERPRETER)), -1),
+        waker_pid=out["waker_pid"].fillna(-1).astype(np.int64),
+        waker_tid=out["waker_tid"].fillna(-1).astype(np.int64),
+    )
+
+
+def _is_idle(waits: pd.DataFrame, clients: "pd.Series[int]", names: "pd.Series[Any]") -> "pd.Series[bool]":
+    """Which waits are for something to do: for clients, in a library that has none for this thread, or for other threads of the program."""
+    kind, depth, main = waits["kind"], waits["own_depth"], waits["tid"] == waits["pid"]
+    primitive, named = waits["primitive_func_id"].map(names), waits["primitive_func_id"] >= 0
+    of_clients = waits["resource_id"].isin(clients) & ~sends(waits["syscall"])
+    in_library = (waits["own_func_id"] < 0) & kind.isin(_WITHOUT_WORK)
+    for_others = named & ((main & primitive.isin(_FOR_OTHERS)) | ((depth == 0) & ~primitive.isin(("Future.result", "Event.wait"))))
+    by_itself = (depth == 0) & ~waits["on_loop"] & ((~main & (kind == "sleep")) | ((kind == "poll") & waits["resource"].isna()))
+    return of_clients | in_library | for_others | by_itself
+
+
+def _of_queues(pairs: pd.DataFrame, at: Contexts) -> pd.DataFrame:
+    """Those of _PAIR's places where threads wait for work that threads give them which never come there; where they give it each other, as connections of a
+    pool, that is short."""
+    place = _PAIR[:3]
+    come = at.places[PLACE].rename(columns={"tid": "waker_tid"}).assign(among=1)
+    rows = pairs.merge(come, how="left", on=["pid", "waker_tid", "own_func_id"])
+    sums = rows.assign(among=rows["ns"].where(rows["among"].notna(), 0)).groupby(place, as_index=False)[["ns", "among"]].sum()
+    return sums.loc[sums["among"] < _MOST * sums["ns"], place]
