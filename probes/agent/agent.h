@@ -125,7 +125,10 @@ enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
     FIELD(uint64_t, stamp_line) \
     FIELD(uint64_t, what)
 
-/* What an object was at an event: an argument at an ENTRY, of which there are all or none, else what left the call. Only so much of
+/* VALUE_STATEMENT is no object: what a client library's function was asked for, or the trace context that a request came with, a VALUE_TEXT; `position`
+ * is the place of its line among the options `client`, and `name` the record with the text where data has no room for it.
+ *
+ * What an object was at an event: an argument at an ENTRY, of which there are all or none, else what left the call. Only so much of
  * data as `size` says is written.
  *
  *     kind           length                  data
@@ -141,7 +144,7 @@ enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
  *     VALUE_ARRAY    dimensions              of NumPy: the sizes, as int64_t; `dtype` is its type_num
  *     VALUE_TENSOR   dimensions              of PyTorch: the same; `dtype` is its c10::ScalarType */
 enum { VALUE_OTHER, VALUE_NONE, VALUE_BOOL, VALUE_INT, VALUE_NEGATIVE, VALUE_FLOAT, VALUE_TEXT, VALUE_BYTES, VALUE_SIZED, VALUE_ARRAY, VALUE_TENSOR, VALUE_KINDS };
-enum { VALUE_ARGUMENT, VALUE_RETURN, VALUE_YIELD, VALUE_RAISED, VALUE_WHATS };
+enum { VALUE_ARGUMENT, VALUE_RETURN, VALUE_YIELD, VALUE_RAISED, VALUE_WHATS, VALUE_STATEMENT };
 /* CUT: data has not all of it, of a large int nothing. REDACTED: only its type is recorded. UNREAD: it could not be seen. */
 enum { VALUE_COMPLETE, VALUE_CUT, VALUE_REDACTED, VALUE_UNREAD, VALUE_STATUSES };
 #define NAME 255

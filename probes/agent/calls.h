@@ -4,6 +4,7 @@
 
 #include "arena.h"
 #include "callers.h"
+#include "clients.h"
 #include "functions.h"
 #include "opcodes.h"
 #include "options.h"
@@ -24,13 +25,21 @@ static inline void write_place(struct writer *w, const struct function_entry *fu
     write_line(w, function, frame, line == NO_CALLER ? 0 : line, EVENT_STANDS);
 }
 
+static inline void write_given(struct writer *w, const struct function_entry *function, const void *frame)
+{
+    if (function->observed & OF_CLIENT)
+        write_statement(w, function, frame);
+    if (function->observed & OF_ARGS)
+        write_arguments(w, function, frame);
+}
+
 static inline void enter(struct writer *w, struct function_entry *function, const void *frame, uint64_t kind)
 {
     if (UNLIKELY(stacks_switch) && frame && !owner_here)
         stacks_enter(w, (void *)frame, frame_number(frame), function->id, line_called_from(frame));
     bool written = !too_deep(w, true) && write_event(w, function->id, frame_number(frame), line_called_from(frame), kind);
     if (UNLIKELY(function->observed) && written && kind == CALL_ENTRY && frame)
-        write_arguments(w, function, frame);
+        write_given(w, function, frame);
     if (UNLIKELY(function->lined) && written && kind != CALL_ENTRY)
         write_place(w, function, frame);
 }
@@ -43,7 +52,7 @@ static inline bool left(struct writer *w, struct function_entry *function, const
     if (UNLIKELY(stacks_switch) && frame && !owner_here)
         stacks_leave(w, (void *)frame, frame_number(frame));
     bool written = !too_deep(w, false) && write_event(w, function->id, frame_number(frame), line, kind);
-    return UNLIKELY(function->observed) && written;
+    return UNLIKELY(function->observed & OF_ARGS) && written;
 }
 
 /* `value`: what it returns, yields or is left by, where that is known. */

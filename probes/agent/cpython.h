@@ -75,6 +75,7 @@ enum { PROFILE_CALL = 0, TRACE_LINE = 2, PROFILE_RETURN, PROFILE_C_CALL, PROFILE
     NEEDED(PyObject *, PyImport_ImportModule, (const char *)) \
     NEEDED(PyObject *, PyModule_GetDict, (PyObject *)) \
     NEEDED(PyObject *, PyDict_GetItemString, (PyObject *, const char *)) \
+    NEEDED(int, PyDict_Next, (PyObject *, Py_ssize_t *, PyObject **, PyObject **)) \
     NEEDED(PyObject *, PyObject_GetAttrString, (PyObject *, const char *)) \
     NEEDED(int, PyObject_SetAttrString, (PyObject *, const char *, PyObject *)) \
     NEEDED(PyObject *, PyObject_CallMethod, (PyObject *, const char *, const char *, ...)) \

@@ -13,6 +13,7 @@
 #define LONGEST 4096
 #define DEALLOC 40 /* from an object's type to PyTypeObject.tp_dealloc, over ob_size, tp_name, tp_basicsize and tp_itemsize */
 #define MOST_NAMES (1 << 16) /* of arguments and types: a program may make any number of types */
+#define MOST_STATEMENTS (1 << 14) /* different ones: a program may put values into them that we do not know for such */
 #define SLAB (64 << 10)
 #define RESUMABLE (0x20 | 0x80 | 0x200) /* CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR */
 
@@ -34,7 +35,7 @@ struct text_slot {
     uint64_t record; /* offset in the arena, 0 = empty */
 };
 static struct text_slot *texts;
-static size_t text_mask, texts_used, names;
+static size_t text_mask, texts_used, names, statements;
 
 static size_t slot_for(const struct function_table *table, PyObject *code)
 {
@@ -187,7 +188,7 @@ const char *functions_begin(void)
     if (texts)
         munmap(texts, (text_mask + 1) * sizeof *texts);
     texts = NULL;
-    text_mask = texts_used = names = 0;
+    text_mask = texts_used = names = statements = 0;
     memset(left_out, 0, sizeof left_out);
     return NULL;
 }
@@ -341,17 +342,18 @@ static void read_texts(PyObject *code, struct texts *t)
 
 static void publish(struct function_entry *entry, const struct texts *t)
 {
-    uint32_t flags = options_want(t->text[0], t->of_main) ? 0 : UNWANTED;
+    bool is_bare = !t->length[2], is_main = !owner_here; /* else it is calls alone */
+    const char *name = is_bare ? t->text[1] : t->text[2];
+    int client = is_main ? options_client(t->text[0], name, is_bare) : -1;
+    uint32_t flags = client >= 0 || options_want(t->text[0], t->of_main) ? 0 : UNWANTED;
     entry->resumable = (t->code_flags & RESUMABLE) != 0;
     if (!flags)
         entry->id = id_of(t, t->first_line, t->code_flags);
     flags |= flag_left_out(entry);
-    bool is_bare = !t->length[2];
-    const char *name = is_bare ? t->text[1] : t->text[2];
-    bool is_main = !owner_here; /* else it is calls alone */
-    entry->observed = is_main && options_want_values(t->text[0], name, is_bare, t->of_main);
+    entry->observed = (is_main && options_want_values(t->text[0], name, is_bare, t->of_main) ? OF_ARGS : 0) | (client >= 0 ? OF_CLIENT : 0);
+    entry->client = client >= 0 ? client : 0;
     entry->lined = is_main && options_want_lines(t->text[0], name, is_bare, t->of_main);
-    entry->secret = entry->observed && options_redact(t->text[1]);
+    entry->secret = entry->observed & OF_ARGS && options_redact(t->text[1]);
     if (!strcmp(t->text[1], "_find_and_load") && !strcmp(t->text[0], "<frozen importlib._bootstrap>"))
         flags = (flags & ~LEFT_OUT) | IMPORTS;
     entry->executes = is_main && options_want_opcodes(t->text[0], name, is_bare, t->of_main) && !(flags & (UNWANTED | IMPORTS));
@@ -368,17 +370,27 @@ uint32_t function_of_layer(uint32_t layer, const char *name)
     return id;
 }
 
-const struct function *name_record(const char *name)
+static const struct function *text_record(const char *text, size_t *count, size_t most, bool redact)
 {
-    size_t length = strnlen(name, LONGEST);
-    struct texts t = {.text = {name, "", ""}, .length = {length, 0, 0}};
+    size_t length = strnlen(text, LONGEST);
+    struct texts t = {.text = {text, "", ""}, .length = {length, 0, 0}};
     arena_lock();
     struct text_slot *slot = text_slot_of(&t, -NAME);
-    if (slot && !slot->record && names < MOST_NAMES && add_text(slot, &t, -NAME, options_redact(name)))
-        names++;
+    if (slot && !slot->record && *count < most && add_text(slot, &t, -NAME, redact && options_redact(text)))
+        ++*count;
     const struct function *record = slot && slot->record ? arena_function_at(slot->record) : NULL;
     arena_unlock();
     return record;
+}
+
+const struct function *name_record(const char *name)
+{
+    return text_record(name, &names, MOST_NAMES, true);
+}
+
+const struct function *statement_record(const char *text)
+{
+    return text_record(text, &statements, MOST_STATEMENTS, false);
 }
 
 static struct function_entry *add(PyObject *code)

@@ -7,6 +7,7 @@
 #include "cpython.h"
 #include "whose.h"
 
+enum { OF_ARGS = 1, OF_CLIENT = 2 };
 enum { UNREPORTED = 1, UNWANTED = 2, IMPORTS = 4, LEFT_OUT = 8, LEAVING = 16, RETURNING = 32, BACK = 64 };
 
 struct function_entry {
@@ -24,7 +25,8 @@ struct function_entry {
                        there are calls, `odd`, whose ends are not to be written */
     uint32_t odd; /* LEFT_OUT: open calls whose ends are written all the same; BACK: those whose ends are not. See left_out.c */
     bool resumable; /* a generator, a coroutine, or both */
-    bool observed;  /* what it is given and returns is written too */
+    uint8_t observed; /* what it is given and returns is written too: OF_ARGS; or what it is asked for: OF_CLIENT */
+    uint16_t client;  /* OF_CLIENT: its place in options.client */
     bool secret;    /* but not what it returns, which is redacted */
     bool lined;     /* the lines that it comes to are written too */
     bool executes;  /* its instructions are counted too */
@@ -66,6 +68,8 @@ struct function_entry *function_importing(PyObject *code);
 uint32_t function_of_layer(uint32_t layer, const char *name);
 /* GIL held. The record of the name of an argument or a type, whose flags are 1 where it is to be redacted; NULL where there is no room. */
 const struct function *name_record(const char *name);
+/* GIL held. The record of what a client library was asked for, as of a name; NULL also where there are very many already. */
+const struct function *statement_record(const char *text);
 
 static inline size_t function_slot_of(const struct function_table *table, const void *code)
 {

@@ -265,7 +265,7 @@ static void on_call_or_return(PyObject *object, void *frame, int what, PyObject 
     /* f_lasti is an int; the instruction pointer is relative to the code's address, of which the low half is enough. */
     uint32_t position = *(uint32_t *)((char *)frame + at->frame_position) - (frame != object ? (uint32_t)(uintptr_t)code : 0);
     uint32_t line = line_at(function, position, find_line, object, 0);
-    if (UNLIKELY(function->observed) && !argument)
+    if (UNLIKELY(function->observed & OF_ARGS) && !argument)
         leave_raising(w, function, object, shown, line, stack);
     else
         leave(w, function, shown, line, !argument ? CALL_UNWIND : function->resumable && yields(frame) ? CALL_YIELD : CALL_RETURN, argument);

@@ -25,6 +25,7 @@
 #define QUALNAME_BEFORE_KEYS 8 /* PyHeapTypeObject: ht_qualname, then ht_cached_keys */
 #define SIZE 16                /* of what has a size: ob_size, of a dict ma_used */
 #define SET_SIZE 24
+#define LIST_ITEMS 24
 #define FLOAT_VALUE 16
 #define DIGITS 24
 #define EXCEPTION_ARGUMENTS 24
@@ -56,6 +57,8 @@ struct tensor_impl {
     uint16_t data_type;
     uint8_t device[4], flags;
 };
+
+static void describe_int(struct value *v, PyObject *object);
 
 static uint64_t word_at(const void *base, int offset)
 {
@@ -118,16 +121,77 @@ const struct function *name_of_text(PyObject *text)
 }
 
 /* By its qualified name: of a type that was made at run time its own, else what tp_name has behind the module. */
+static const struct function *record_of_type(const void *type)
+{
+    if (word_at(type, TYPE_FLAGS) & HEAP_TYPE)
+        return name_of_text(pointer_at(type, at->type_cached_keys - QUALNAME_BEFORE_KEYS));
+    const char *name = pointer_at(type, TYPE_NAME), *dot = strrchr(name, '.');
+    return name_record(dot ? dot + 1 : name);
+}
+
 static uint32_t name_of_type(const void *type)
 {
-    const struct function *record;
-    if (word_at(type, TYPE_FLAGS) & HEAP_TYPE) {
-        record = name_of_text(pointer_at(type, at->type_cached_keys - QUALNAME_BEFORE_KEYS));
-    } else {
-        const char *name = pointer_at(type, TYPE_NAME), *dot = strrchr(name, '.');
-        record = name_record(dot ? dot + 1 : name);
-    }
+    const struct function *record = record_of_type(type);
     return record ? record->id : 0;
+}
+
+const char *type_name(PyObject *object)
+{
+    const struct function *record = record_of_type(object->type);
+    return record ? (const char *)(record + 1) : "?";
+}
+
+bool object_text(PyObject *object, char *to, size_t room, size_t *size, bool *cut)
+{
+    uint64_t flags = word_at(object->type, TYPE_FLAGS);
+    struct characters of;
+    if (flags & IS_TEXT && characters_of(object, &of)) {
+        *cut |= !copy_text(&of, (uint8_t *)to, room, size);
+        return true;
+    }
+    if (!(flags & IS_BYTES))
+        return false;
+    size_t length = word_at(object, SIZE);
+    *cut |= length > room;
+    *size = length < room ? length : room;
+    for (size_t i = 0; i < *size; i++)
+        to[i] = bytes_of(object)[i] < 0x80 ? bytes_of(object)[i] : '?';
+    return true;
+}
+
+Py_ssize_t items_of(PyObject *object, PyObject *const **items)
+{
+    uint64_t flags = object ? word_at(object->type, TYPE_FLAGS) : 0;
+    if (!(flags & (IS_LIST | IS_TUPLE)))
+        return -1;
+    *items = flags & IS_LIST ? pointer_at(object, LIST_ITEMS) : (void *)((char *)object + at->tuple_items);
+    return word_at(object, SIZE);
+}
+
+bool is_dict(PyObject *object)
+{
+    return object && word_at(object->type, TYPE_FLAGS) & IS_DICT;
+}
+
+bool int_hexadecimal(PyObject *object, char *to, size_t digits)
+{
+    struct value v = {0};
+    if (!object || !(word_at(object->type, TYPE_FLAGS) & IS_INT))
+        return false;
+    describe_int(&v, object);
+    if (v.kind != VALUE_INT || !v.length || v.length > (int64_t)(4 * digits))
+        return false;
+    for (size_t i = 0; i < digits; i++) { /* from the lowest one on; 30 bits of a word are not 4 times a whole number */
+        unsigned nibble = 0;
+        for (size_t bit = 4 * i; bit < 4 * i + 4; bit++) {
+            uint32_t word = 0;
+            if (bit / DIGIT_BITS * sizeof word < v.size)
+                memcpy(&word, v.data + bit / DIGIT_BITS * sizeof word, sizeof word);
+            nibble |= (word >> bit % DIGIT_BITS & 1) << (bit - 4 * i);
+        }
+        to[digits - 1 - i] = "0123456789abcdef"[nibble];
+    }
+    return true;
 }
 
 static void describe_int(struct value *v, PyObject *object)

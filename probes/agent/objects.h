@@ -15,6 +15,15 @@ void object_describe(struct value *value, PyObject *object, bool redact);
 void object_describe_raised(struct value *value, PyObject *type, PyObject *content, bool redact);
 /* The record of a name that is a str; NULL where there is no room. */
 const struct function *name_of_text(PyObject *text);
+/* A str, or of bytes what is ASCII, in `to`: `size` bytes of UTF-8, at most `room`; `cut` is set where that is not all. False of any other object. */
+bool object_text(PyObject *object, char *to, size_t room, size_t *size, bool *cut);
+/* How many items a list or a tuple has, and where they are; -1 of any other object, NULL = none. */
+Py_ssize_t items_of(PyObject *object, PyObject *const **items);
+bool is_dict(PyObject *object);
+/* So many hexadecimal digits of an int; false where it has more, is 0 or below, or is none. */
+bool int_hexadecimal(PyObject *object, char *to, size_t digits);
+/* The qualified name of its type; "?" where there was no room for it. */
+const char *type_name(PyObject *object);
 bool is_static_type(const void *type, const char *name);
 #define TYPE_FLAGS 168 /* PyTypeObject.tp_flags */
 bool is_exception(const PyObject *object);

@@ -16,12 +16,29 @@
 struct options options;
 static char text[1 << 16]; /* the patterns lie in it */
 
+/* KIND ARGUMENTS MODULE.QUALNAME */
+static void read_client(char *value)
+{
+    char *arguments = strchr(value, ' '), *function = arguments ? strchr(arguments + 1, ' ') : NULL, *name;
+    if (!function || options.clients == MAX_PATTERNS)
+        return;
+    *arguments++ = *function++ = 0;
+    struct client *client = &options.client[options.clients++];
+    *client = (struct client){.kind = *value, .function = function};
+    while (arguments && *arguments != '-' && client->arguments < MOST_ARGUMENTS && (name = strsep(&arguments, ",")) && *name)
+        client->argument[client->arguments++] = name;
+}
+
 static void read_line(char *line)
 {
     char *value = strchr(line, '=');
     if (!value)
         return;
     *value++ = 0;
+    if (!strcmp(line, "client")) {
+        read_client(value);
+        return;
+    }
     options.names_main |= *value == '_' || strpbrk(value, "*?[") == value;
     if (!strcmp(line, "clock"))
         options.clock = strcmp(value, "tsc") ? CLOCK_IS_MONOTONIC : CLOCK_IS_TSC;
@@ -49,6 +66,8 @@ static void read_line(char *line)
         options.opcodes = atoi(value);
     else if (!strcmp(line, "memory"))
         options.memory = atoi(value);
+    else if (!strcmp(line, "raw_statements"))
+        options.raw_statements = atoi(value);
     else if (!strcmp(line, "main_only"))
         options.main_only = atoi(value);
     else if (!strcmp(line, "include") && options.includes < MAX_PATTERNS)
@@ -309,6 +328,24 @@ bool options_want_lines(const char *file, const char *qualname, bool is_bare, bo
 bool options_want_opcodes(const char *file, const char *qualname, bool is_bare, bool is_main)
 {
     return UNLIKELY(options.opcodes) && (!options.executed || names_function(options.opcodes_of, options.executed, file, qualname, is_bare, is_main));
+}
+
+int options_client(const char *file, const char *qualname, bool is_bare)
+{
+    if (!options.clients || *file == '<')
+        return -1;
+    char module[PATH_MAX];
+    module_of(file, module);
+    size_t size = strlen(module);
+    for (int i = 0; i < options.clients; i++) {
+        const char *name = options.client[i].function;
+        if (*name != *module || strncmp(name, module, size) || name[size] != '.')
+            continue;
+        const char *last = is_bare ? strrchr(name, '.') : NULL; /* its class is not known */
+        if (!strcmp(last ? last + 1 : name + size + 1, qualname))
+            return i;
+    }
+    return -1;
 }
 
 bool options_redact(const char *name)

@@ -19,6 +19,9 @@
  *     args=PATTERN            of these functions what they are given and return is written too, any number of times
  *     lines_of=PATTERN        of these functions alone, any number of times; none = of all
  *     opcodes_of=PATTERN      likewise of instructions
+ *     client=KIND ARGUMENTS MODULE.QUALNAME   of this function what it is asked for is written too, by these arguments (names with commas between them, -
+ *                             for none), which are read as KIND says (statements.h, HEADERS or SPAN), any number of times
+ *     raw_statements=0|1      with all literals
  *     redact=PATTERN          of arguments of this name, and of what functions of this name return, only the type, any number of times
  *
  * What patterns mean is said in docs/patterns.md. A pattern of redact is for the bare name, in any case.
@@ -31,6 +34,17 @@
 #include <stdint.h>
 
 #define MAX_PATTERNS 256
+#define HEADERS 'h' /* of a client: no statement but the trace context of a request, in headers */
+#define SPAN 'x'    /* the same, of a span of OpenTelemetry's */
+#define MOST_ARGUMENTS 2
+
+/* A function of a client library. */
+struct client {
+    char kind;
+    int arguments;
+    const char *argument[MOST_ARGUMENTS];
+    const char *function; /* MODULE.QUALNAME */
+};
 #define MOST_CHUNK_RECORDS (1 << 20)
 
 struct options {
@@ -41,8 +55,10 @@ struct options {
     uint32_t chunk_records, max_depth;
     uint64_t arena_bytes, arena_first, memory_bytes;
     char directory[PATH_MAX], arenas[PATH_MAX];
-    int includes, excludes, args, redacts, lined, executed;
+    int includes, excludes, args, redacts, lined, executed, clients;
+    bool raw_statements;
     const char *include[MAX_PATTERNS], *exclude[MAX_PATTERNS], *arg[MAX_PATTERNS], *redact[MAX_PATTERNS], *lines_of[MAX_PATTERNS], *opcodes_of[MAX_PATTERNS];
+    struct client client[MAX_PATTERNS];
 };
 extern struct options options;
 
@@ -58,6 +74,8 @@ bool options_want_values(const char *file, const char *qualname, bool is_bare, b
 bool options_want_lines(const char *file, const char *qualname, bool is_bare, bool is_main);
 /* Its instructions are wanted by opcodes and opcodes_of. */
 bool options_want_opcodes(const char *file, const char *qualname, bool is_bare, bool is_main);
+/* The place in options.client of the function; -1 = it is of no client library. */
+int options_client(const char *file, const char *qualname, bool is_bare);
 /* What has this name is not to be recorded, by redact. */
 bool options_redact(const char *name);
 /* Dotted module name by the file's place below a library folder, else the file's stem; `<...>` stays.

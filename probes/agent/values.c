@@ -4,6 +4,8 @@
  * then: from 3.11 on that is in the variable's place, before behind all variables. */
 #include "values.h"
 
+#include <string.h>
+
 #include "cpython.h"
 #include "objects.h"
 
@@ -52,6 +54,27 @@ static PyObject *argument(const void *code, const void *frame, int place)
     return kinds[place] & IS_CELL ? content_of(object) : object;
 }
 
+static int arguments_of(const void *code)
+{
+    int flags = int_at(code, at->code_flags);
+    return int_at(code, at->code_arguments) + int_at(code, at->code_keyword_only) + !!(flags & TAKES_MORE) + !!(flags & TAKES_MORE_KEYWORDS);
+}
+
+bool argument_named(const struct function_entry *function, const void *frame, const char *name, PyObject **object)
+{
+    PyObject *names = pointer_at(function->code, at->code_variables);
+    int count = arguments_of(function->code);
+    char text[64];
+    size_t size;
+    bool cut = false;
+    for (int i = 0; i < count && count <= tuple_size(names); i++)
+        if (object_text(tuple_item(names, i), text, sizeof text, &size, &cut) && size == strlen(name) && !memcmp(text, name, size)) {
+            *object = argument(function->code, frame, i);
+            return true;
+        }
+    return false;
+}
+
 static void fill(struct value *value, PyObject *object, const struct function *name, int position, uint8_t what, bool redact)
 {
     value->name = name ? name->id : 0;
@@ -63,8 +86,7 @@ static void fill(struct value *value, PyObject *object, const struct function *n
 void write_arguments(struct writer *w, const struct function_entry *function, const void *frame)
 {
     const void *code = function->code;
-    int flags = int_at(code, at->code_flags);
-    int count = int_at(code, at->code_arguments) + int_at(code, at->code_keyword_only) + !!(flags & TAKES_MORE) + !!(flags & TAKES_MORE_KEYWORDS);
+    int count = arguments_of(code);
     PyObject *names = pointer_at(code, at->code_variables);
     /* All of a call's, or none. */
     struct value *values = objects_known && count && count <= tuple_size(names) ? room_for_values(w, count) : NULL;

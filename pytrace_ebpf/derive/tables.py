@@ -24,6 +24,7 @@ SINKS = {
     "tasks": "Tasks",
     "requests": "Requests",
     "values": "Values",
+    "statements": "Statements",
     "memory": "Memory",
 }
 """By table the class in the file of its name."""

@@ -27,6 +27,7 @@ from pytrace_ebpf.trace.schema import (
     OPERATORS,
     REQUESTS,
     RIVALS,
+    STATEMENTS,
     TABLES,
     TASKS,
     THREAD_TIMES,
@@ -266,6 +267,13 @@ class Trace(Logs, Deriving):
         The first use derives them and keeps them in the trace directory, as with the calls.
         """
         return self._by_number(VALUES, columns, equal(what=what))
+
+    def statements(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """What client libraries were asked for (`--clients`), in the order of call_id; columns as in schema.STATEMENTS.
+
+        The first use derives them and keeps them in the trace directory, as with the calls.
+        """
+        return self._by_number(STATEMENTS, columns, [])
 
     def findings(self) -> pd.DataFrame:
         """What the time of the threads that were at work goes to, the most time first: rule, share and ns, a sentence, function, file and line of the program's

@@ -25,6 +25,7 @@ from pytrace_ebpf.trace.resources import RESOURCES as RESOURCES
 from pytrace_ebpf.trace.sampled import SAMPLES as SAMPLES
 from pytrace_ebpf.trace.sampled import STACKS as STACKS
 from pytrace_ebpf.trace.states import SPLIT, STATES
+from pytrace_ebpf.trace.streams.clients import STATEMENTS as STATEMENTS
 from pytrace_ebpf.trace.sums import CALL_SITES as CALL_SITES
 from pytrace_ebpf.trace.sums import LINES as LINES
 from pytrace_ebpf.trace.sums import THREAD_TIMES as THREAD_TIMES
@@ -367,6 +368,6 @@ OPERATORS = Table(
     derived=True,
 )
 
-TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, EXTERNAL_SWITCHES, NEIGHBOURS, RESOURCES, USAGE, LOSSES, LEFT_OUT, SAMPLES, STACKS, PROFILE, *(table for stream in STREAMS for table in stream.tables), CALLS, TREE, CALL_SITES, LINES, THREAD_TIMES, WAITS, RIVALS, TASKS, REQUESTS, OPERATORS, VALUES, MEMORY)}
+TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, EXTERNAL_SWITCHES, NEIGHBOURS, RESOURCES, USAGE, LOSSES, LEFT_OUT, SAMPLES, STACKS, PROFILE, *(table for stream in STREAMS for table in stream.tables), CALLS, TREE, CALL_SITES, LINES, THREAD_TIMES, WAITS, RIVALS, TASKS, REQUESTS, OPERATORS, VALUES, STATEMENTS, MEMORY)}
 # Of these a recorder merges parts as time goes by: a few rows in every segment, which are only ever read all together.
 MERGED_TABLES = (*(t.name for t in TABLES.values() if t.key and not t.derived), "usage", "losses", PROFILE.name)

@@ -83,7 +83,7 @@ def test_a_cpu_quota(group: Group, alone: Target, attach: Callable[..., Recorder
     assert len(spins) == 10 and (calls["throttled_ns"] <= calls["runq_wait_ns"]).all()
     assert spins["throttled_ns"].sum() > 0.9 * counted - unseen  # the rest between and after the calls
     assert main(["report", str(directory)]) == 0
-    assert "as its control group has used up its CPU quota" in " ".join(capsys.readouterr().out.split())
+    assert "their control group has used it up" in " ".join(capsys.readouterr().out.split())
     assert main(["report", str(directory), "--by", "wait"]) == 0
     assert "cpu quota" in capsys.readouterr().out
 

@@ -17,6 +17,7 @@ from pytrace_ebpf.rebuild.engine import Engine
 from pytrace_ebpf.rebuild.shards import Shards
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import OBSERVED
+from pytrace_ebpf.trace.table import Table
 
 _WHO = ("pid", "tid")
 _WAITING = "waiting"
@@ -42,14 +43,11 @@ class Waiting:
 
     def __init__(self, state: State | None = None) -> None:
         """`state`: of an earlier one. Raises KeyError, ValueError and pa.ArrowException where it is none."""
-        self._keep(OBSERVED.arrow.empty_table() if state is None else _unpacked(state))
+        self._keep(OBSERVED.arrow.empty_table() if state is None else unpacked(OBSERVED, state[_WAITING]))
 
     def state(self) -> State:
         """The rows, to go on from."""
-        out = pa.BufferOutputStream()
-        with pa.ipc.new_stream(out, self._rows.schema) as stream:
-            stream.write_table(self._rows)
-        return {_WAITING: np.frombuffer(out.getvalue(), np.uint8)}
+        return {_WAITING: packed(self._rows)}
 
     def add(self, rows: pa.Table) -> None:
         self._keep(pa.concat_tables([self._rows, rows]))
@@ -92,10 +90,19 @@ class Waiting:
         return call[same], value[same]
 
 
-def _unpacked(state: State) -> pa.Table:
-    rows = pa.ipc.open_stream(state[_WAITING].tobytes()).read_all()
+def packed(rows: pa.Table) -> npt.NDArray[np.uint8]:
+    """Rows as a state has them."""
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, rows.schema) as stream:
+        stream.write_table(rows)
+    return np.frombuffer(out.getvalue(), np.uint8)
+
+
+def unpacked(table: Table, content: npt.NDArray[Any]) -> pa.Table:
+    """Rows of a table that packed() made. Raises ValueError and pa.ArrowException for what is none."""
+    rows = pa.ipc.open_stream(content.tobytes()).read_all()
     rows.validate(full=True)
-    if rows.schema != OBSERVED.arrow:
+    if rows.schema != table.arrow:
         raise ValueError("no such state")
     return rows
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from pytrace_ebpf.errors import HostError, TargetError
-from pytrace_ebpf.record.agent import arena
+from pytrace_ebpf.record.agent import arena, statements
 from pytrace_ebpf.record.agent.agent_library import TSC, Clock, Library, agent_library, best_clock
 from pytrace_ebpf.record.agent.arena import Arena, Damaged, NotYet, Piece
 from pytrace_ebpf.record.agent.claims import Claims
@@ -18,8 +18,7 @@ from pytrace_ebpf.record.agent.price import measured
 from pytrace_ebpf.record.agent.skipped_events import Passed, passed_per_left_call
 from pytrace_ebpf.record.agent.traced import Traced, lookups
 from pytrace_ebpf.record.cost.budget import EVERYTHING
-from pytrace_ebpf.record.cpython import qualnames
-from pytrace_ebpf.record.cpython.qualnames import Qualify
+from pytrace_ebpf.record.cpython.qualnames import Qualifiers, Qualify
 from pytrace_ebpf.record.filters import NOTHING, Filters, Observed
 from pytrace_ebpf.record.process.namespaces import UNKNOWN_THREAD, Shared
 from pytrace_ebpf.record.process.target import Target, inspect, own_id
@@ -52,6 +51,7 @@ class AgentCalls(CallSource):
         observed: Observed = NOTHING,
         memory: bool = False,
         bounded: bool = False,
+        clients: str | None = None,
     ) -> None:
         """`launches`: the agent is loaded at launch, so the tracer is always ahead of the program; `bounded`: it may be asked to leave out functions."""
         self._recording, self._undrained, self._launches = recording, Undrained(), launches
@@ -76,6 +76,7 @@ class AgentCalls(CallSource):
             *(("exclude", pattern) for pattern in filters.exclude),
             *(("args", pattern) for pattern in observed.args),
             *(("redact", pattern) for pattern in observed.redact),
+            *statements.options(clients),
         ]
         self._lines, self._opcodes = filters.lines is not None, filters.opcodes is not None
         self._traced: list[Traced] = []
@@ -83,7 +84,7 @@ class AgentCalls(CallSource):
         self._given_up: dict[int, str] = {}  # why a process's arena is not read any more
         self._seen: dict[int, Target] = {}  # Pythons of which it is known whether the agent can come to them
         self._first: Target | None = None
-        self._qualifiers, self._passed = qualnames.Qualifiers(), Passed()
+        self._qualifiers, self._passed = Qualifiers(), Passed()
         self._lost = np.zeros(len(LOSS_CLASSES), np.int64)  # of arenas that are closed, and of unknown threads
         self._waited_ns = self._launched = 0
         self._left_out, self._directories = frozenset[int](), Directories(self._options, launches)
@@ -394,7 +395,6 @@ class AgentCalls(CallSource):
         allocations = [piece for piece in by_thread if piece.stream == arena.ALLOCATIONS]
         for columns in traced.allocations.take(traced.arena, allocations, tids, pid, traced.values.moments):
             self._undrained.add(columns, "allocations")
-        values = [piece for piece in by_thread if piece.stream == arena.VALUES]
-        for columns in traced.values.take(traced.arena, values, tids, pid):
-            known = columns["tid"] != UNKNOWN_THREAD
-            self._undrained.add({name: column[known] for name, column in columns.items()}, "observed")
+        values = traced.values.take(traced.arena, [piece for piece in by_thread if piece.stream == arena.VALUES], tids, pid)
+        for table, columns in statements.by_table(values):
+            self._undrained.add(columns, table)

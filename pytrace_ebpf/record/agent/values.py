@@ -10,8 +10,10 @@ from itertools import islice
 import numpy as np
 
 from pytrace_ebpf.record.agent.arena import Arena, Damaged, Piece
-from pytrace_ebpf.record.output.observed_rows import ARRAY, KINDS, SIZED, TENSOR
+from pytrace_ebpf.record.output.observed_rows import ARRAY, KINDS, SIZED, TENSOR, TEXT
+from pytrace_ebpf.record.output.statement_rows import STATEMENT
 from pytrace_ebpf.record.output.tables import Columns
+from pytrace_ebpf.trace.client_functions import FUNCTIONS
 from pytrace_ebpf.trace.observed import VALUE_STATUSES, WHATS
 
 MOST_THREADS = 4096
@@ -43,7 +45,7 @@ class Values:
             at += piece.size
 
     def take(self, arena: Arena, pieces: Sequence[Piece], tids: dict[int, int], pid: int) -> list[Columns]:
-        """Columns of `observed`, their values as `record`; all events that were read have been met before. Raises Damaged."""
+        """Columns of `observed` and of statements.by_table()'s other tables, their values as `record`; all events that were read have been met before. Raises Damaged."""
         waiting, self._waiting = self._waiting, []
         new = [(piece.thread, tids[piece.tid], _checked(arena.values(piece))) for piece in pieces]
         arena.give_back(list(pieces))
@@ -104,9 +106,10 @@ class Values:
 def _checked(values: np.ndarray) -> np.ndarray:
     """Values that an agent can have written. Raises Damaged."""
     room = values["data"].shape[1]
-    right = (values["what"] < len(WHATS)) & (values["status"] < len(VALUE_STATUSES)) & (values["kind"] < KINDS)
+    right = ((values["what"] < len(WHATS)) | (values["what"] == STATEMENT)) & (values["status"] < len(VALUE_STATUSES)) & (values["kind"] < KINDS)
     right &= (values["size"] <= room) & (values["length"] >= 0) & (values["position"] < 1 << 15)
     has_sizes = np.isin(values["kind"], (ARRAY, TENSOR))
+    right &= (values["what"] != STATEMENT) | ((values["kind"] == TEXT) & (values["position"] < len(FUNCTIONS)))
     right &= ~has_sizes | (values["size"] == _SIZES * np.minimum(values["length"], room // _SIZES))
     right &= (values["kind"] != SIZED) | (values["size"] == 0)
     if not right.all():

@@ -14,6 +14,7 @@ from pytrace_ebpf.record.native.tensors import arguments_table
 from pytrace_ebpf.record.output import tables
 from pytrace_ebpf.record.output.missing import Missing
 from pytrace_ebpf.record.output.observed_rows import observed_table
+from pytrace_ebpf.record.output.statement_rows import client_calls_table, trace_contexts_table
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.recorder import Rows
 from pytrace_ebpf.trace import schema
@@ -40,6 +41,8 @@ _MAKE: Mapping[str, Make] = {
     "samples": _joined(tables.by_time),
     "arguments": _joined(lambda _, columns: arguments_table(columns)),
     "observed": _joined(observed_table),
+    "client_calls": _joined(client_calls_table),
+    "trace_contexts": _joined(trace_contexts_table),
 }
 _AS_THEY_COME = _joined(tables.as_they_come)
 

@@ -30,27 +30,33 @@ def observed_table(table: Table, columns: Columns) -> pa.Table:
     argument = records["what"] == WHATS.index("argument")
     arrays = {
         **{name: pa.array(columns[name]) for name in ("ts", "pid", "tid")},
-        "what": _words(WHATS, records["what"]),
+        "what": words(WHATS, records["what"]),
         "position": pa.array(np.where(argument, records["position"].astype(np.int16), -1)),
         "name": pa.array(columns["name"], pa.string()).dictionary_encode(),
         "type": pa.array(columns["type"], pa.string()).dictionary_encode(),
         "value": _values(records),
         "shape": _shapes(records, has_value),
         "dtype": _dtypes(records, has_value),
-        "status": _words(VALUE_STATUSES, records["status"]),
+        "status": words(VALUE_STATUSES, records["status"]),
     }
     return pa.table(arrays, schema=table.arrow)
 
 
-def _words(words: tuple[str, ...], numbers: np.ndarray, known: np.ndarray | None = None) -> pa.Array:
+def words(named: tuple[str, ...], numbers: np.ndarray, known: np.ndarray | None = None) -> pa.Array:
+    """What `named` has at these places; null where that is not known."""
     mask = None if known is None else ~known
-    return pa.DictionaryArray.from_arrays(pa.array(numbers.astype(np.int32), mask=mask), pa.array(words, pa.string()))
+    return pa.DictionaryArray.from_arrays(pa.array(numbers.astype(np.int32), mask=mask), pa.array(named, pa.string()))
+
+
+def plain_texts(records: np.ndarray) -> pa.Array:
+    """The text of each of an agent's values (struct value, C-contiguous), but for floats; null where it has none."""
+    text, ends, has = value_texts(records)
+    offsets = np.concatenate(([0], ends))
+    return pa.Array.from_buffers(pa.large_string(), len(records), [_bitmap(has), pa.py_buffer(offsets), pa.py_buffer(text)]).cast(pa.string())
 
 
 def _values(records: np.ndarray) -> pa.Array:
-    text, ends, has = value_texts(records)
-    offsets = np.concatenate(([0], ends))
-    plain = pa.Array.from_buffers(pa.large_string(), len(records), [_bitmap(has), pa.py_buffer(offsets), pa.py_buffer(text)]).cast(pa.string())
+    plain = plain_texts(records)
     is_float = (records["kind"] == FLOAT) & (records["status"] == COMPLETE) & (records["size"] == 8)
     if not is_float.any():
         return plain
@@ -62,9 +68,9 @@ def _floats(numbers: np.ndarray) -> pa.Array:
     """As Python writes them: by Arrow, in a tenth of NumPy's time, where it differs by no more than the ".0"."""
     with np.errstate(invalid="ignore"):
         usual = ((np.abs(numbers) >= 1e-4) & (np.abs(numbers) < 1e15)) | (numbers == 0)
-    words = pa.array(numbers).cast(pa.string())
-    words = pc.if_else(pc.match_substring(words, "."), words, pc.binary_join_element_wise(words, "0", "."))
-    return words if usual.all() else pc.replace_with_mask(words, pa.array(~usual), pa.array(numbers[~usual].astype("U32"), pa.string()))
+    texts = pa.array(numbers).cast(pa.string())
+    texts = pc.if_else(pc.match_substring(texts, "."), texts, pc.binary_join_element_wise(texts, "0", "."))
+    return texts if usual.all() else pc.replace_with_mask(texts, pa.array(~usual), pa.array(numbers[~usual].astype("U32"), pa.string()))
 
 
 def _bitmap(values: np.ndarray) -> pa.Buffer:
@@ -91,5 +97,5 @@ def _dtypes(records: np.ndarray, has_value: np.ndarray) -> pa.Array:
     number = records["dtype"].astype(np.int64)
     most = np.where(of_tensor, len(_TENSOR_TYPES), len(_ARRAY_TYPES))
     known = has_value & (of_tensor | (records["kind"] == ARRAY)) & (number < most)
-    words = _words((*_ARRAY_TYPES, *_TENSOR_TYPES), number + np.where(of_tensor, len(_ARRAY_TYPES), 0), known)
-    return words.dictionary_decode().dictionary_encode()
+    named = words((*_ARRAY_TYPES, *_TENSOR_TYPES), number + np.where(of_tensor, len(_ARRAY_TYPES), 0), known)
+    return named.dictionary_decode().dictionary_encode()

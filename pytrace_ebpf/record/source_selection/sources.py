@@ -33,7 +33,10 @@ if TYPE_CHECKING:  # slow to import, and usually only one of them is used
 
 # A tick costs as much as 30,000 events. When one tick finds a thirty-second of an arena, the next one comes soon.
 _INTERVAL_S, _BUSY_INTERVAL_S = 0.1, 0.01
-_BUSY_SHARE, _ARENA_BYTES = 32, {"events": 16, "observed": 192, "allocations": 48}  # of a row of the table
+_BUSY_SHARE, _ARENA_BYTES = (
+    32,
+    {"events": 16, "observed": 192, "client_calls": 192, "trace_contexts": 192, "allocations": 48},
+)  # of a row of the table
 _BEGINNING_S = 2
 _PRICE_S = 0.5  # within which the price of a call is measured as a rule
 
@@ -371,8 +374,10 @@ class Sources(Recorder):
         from pytrace_ebpf.record.agent.calls import AgentCalls
 
         options = self._options
-        observed, memory = options.observed, bool(options.value_of("memory"))
-        return AgentCalls(self._recording, options.arena_bytes, options.filters, options.follow, self._launches, observed, memory, self._bounded)
+        observed, memory, clients = options.observed, bool(options.value_of("memory")), options.value_of("clients")
+        return AgentCalls(
+            self._recording, options.arena_bytes, options.filters, options.follow, self._launches, observed, memory, self._bounded, clients
+        )
 
     def _make_usdt(self) -> "UsdtCalls":
         from pytrace_ebpf.record.usdt.calls import UsdtCalls

@@ -30,7 +30,7 @@ from tests.unit.derive.test_sums import recorded_upto
 from tests.unit.synthetic import Script, sample, write_trace
 from tests.unit.view import test_exact_lines as exact
 
-GROWING = ("waits", "calls", "tasks", "requests", "values", "operators", "memory", "lines")
+GROWING = ("waits", "calls", "tasks", "requests", "values", "statements", "operators", "memory", "lines")
 ENTRY, RETURN, RESUME, YIELD = (int(kind) for kind in (CallKind.ENTRY, CallKind.RETURN, CallKind.RESUME, CallKind.YIELD))
 
 
@@ -45,7 +45,11 @@ def with_coroutines(path: Path) -> Path:
     ]  # fmt: skip
     functions = [(number, "/app/a.py", f"f{number}", f"f{number}", 1, "a", flags) for number, flags in enumerate((0, 0x20, 0x80, 0x80))]
     events = [(ts, 7, 7, kind, func, frame, 1) for ts, kind, func, frame in rows]
-    return told_early(write_trace(path / "trace", events=events, observed=observed(events), functions=functions, cuts=[7, 31], end_ns=50))
+    return told_early(
+        write_trace(
+            path / "trace", events=events, observed=observed(events), client_calls=asked(events), functions=functions, cuts=[7, 31], end_ns=50
+        )
+    )
 
 
 def observed(events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -53,6 +57,11 @@ def observed(events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     given, left = ("argument", 0, "x", "int"), ("return", -1, None, "str")
     begins = {ENTRY: given, RESUME: given, RETURN: left, YIELD: left}
     return [(ts, pid, tid, *begins[kind], f"{ts}", None, None, "complete") for ts, pid, tid, kind, *_ in events if kind in begins]
+
+
+def asked(events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """What each call asked."""
+    return [(ts, pid, tid, "driver", f"SELECT {ts}", "complete") for ts, pid, tid, kind, *_ in events if kind == ENTRY]
 
 
 def with_requests(path: Path, *, another_view: bool = False) -> Path:
@@ -95,7 +104,14 @@ def with_lines(path: Path, cuts: tuple[int, ...] = (140, 6000)) -> Path:
 
 def made(path: Path, name: str) -> Path:
     """A trace of three segments, with something of the table in each."""
-    of = {"tasks": with_coroutines, "values": with_coroutines, "requests": with_requests, "operators": with_operators, "memory": with_memory}
+    of = {
+        "tasks": with_coroutines,
+        "values": with_coroutines,
+        "statements": with_coroutines,
+        "requests": with_requests,
+        "operators": with_operators,
+        "memory": with_memory,
+    }
     return (of | {"lines": with_lines}).get(name, lambda path: told_early(sample(path)))(path)
 
 
@@ -370,7 +386,7 @@ def test_what_was_lost_and_is_told_late_is_in_what_was_derived_before(tmp_path: 
     trace = pytrace_ebpf.open(path)
     read = read_of(trace)
     found = table(trace, name)
-    assert name in ("tasks", "requests", "values", "operators") or {index for _, index in read} == {0, 1}
+    assert name in ("tasks", "requests", "values", "statements", "operators") or {index for _, index in read} == {0, 1}
     pd.testing.assert_frame_equal(found, anew(path, name))
 
 

@@ -28,7 +28,7 @@ from pytrace_ebpf.record.kernel.probe_sources import probes_directory
 from pytrace_ebpf.record.kernel.waiting_calls import ON_DESCRIPTOR, ON_EPOLL, ON_POLL, ON_SELECT
 from pytrace_ebpf.record.native import blocks, code, layers, signature, tensors
 from pytrace_ebpf.record.native.parsers import FINDERS
-from pytrace_ebpf.record.output import observed_rows
+from pytrace_ebpf.record.output import observed_rows, statement_rows
 from pytrace_ebpf.record.process import ending
 from pytrace_ebpf.record.sampling import native as native_code
 from pytrace_ebpf.record.sampling import stacks, stays
@@ -36,6 +36,7 @@ from pytrace_ebpf.record.scheduling import quota, resources
 from pytrace_ebpf.record.source_selection import sources
 from pytrace_ebpf.record.usdt import matching, probes
 from pytrace_ebpf.record.usdt import objects as objects_read
+from pytrace_ebpf.trace import client_functions
 from pytrace_ebpf.trace import layers as described
 from pytrace_ebpf.trace.observed import VALUE_STATUSES, WHATS
 from pytrace_ebpf.trace.schema import (
@@ -286,11 +287,20 @@ def test_the_agents_arena() -> None:
     assert 3 * (numbers(PROBES / "agent" / "functions.c")["LONGEST"] + 1) + arena._RECORD.size + 7 <= arena._LONGEST_RECORD
 
 
+def numbers_of_letters(header: Path) -> dict[str, str]:
+    return dict(re.findall(r"\b([A-Z_]+)(?: =)? '(\w)'", text(header)))
+
+
 def test_the_agents_values() -> None:
     c = numbers(PROBES / "agent" / "agent.h")
     kinds = ("OTHER", "NONE", "BOOL", "INT", "NEGATIVE", "FLOAT", "TEXT", "BYTES", "SIZED", "ARRAY", "TENSOR")
     assert [c[f"VALUE_{name}"] for name in kinds] == [getattr(observed_rows, name) for name in kinds] and c["VALUE_KINDS"] == observed_rows.KINDS
     assert [c[f"VALUE_{name.upper()}"] for name in WHATS] == list(range(c["VALUE_WHATS"]))
+    assert c["VALUE_STATEMENT"] == statement_rows.STATEMENT
+    how = numbers_of_letters(PROBES / "agent" / "statements.h") | numbers_of_letters(PROBES / "agent" / "options.h")
+    ours = ("SQL", "POSTGRES", "MYSQL", "URL", "COMMAND", "WORD", "HEADERS", "SPAN")
+    theirs = ("SQL_OF_ANY", "SQL_OF_POSTGRES", "SQL_OF_MYSQL", "METHOD_AND_URL", "COMMAND", "WORD", "HEADERS", "SPAN")
+    assert [how[name] for name in theirs] == [getattr(client_functions, name) for name in ours]
     assert [c[f"VALUE_{name.upper()}"] for name in VALUE_STATUSES] == list(range(c["VALUE_STATUSES"]))
     assert [getattr(observed_rows, name.upper()) for name in VALUE_STATUSES] == list(range(len(VALUE_STATUSES)))
     assert 4 * c["VALUE_DATA"] == decoding._TEXT_ROOM and re.search(r"#define TEXT_ROOM \(4 \* VALUE_DATA\)", text(REBUILD / "values.c"))
@@ -321,7 +331,8 @@ def test_the_agents_structs() -> None:
     assert dtypes["value"] == decoding.VALUE
     assert dtypes["event"].itemsize == arena._EVENT
     assert dtypes["chunk"].itemsize <= arena.CHUNK_SIZE
-    sizes = {"events": dtypes["event"].itemsize, "observed": dtypes["value"].itemsize, "allocations": dtypes["allocations"].itemsize}
+    values = dict.fromkeys(("observed", "client_calls", "trace_contexts"), dtypes["value"].itemsize)
+    sizes = {"events": dtypes["event"].itemsize, **values, "allocations": dtypes["allocations"].itemsize}
     assert sizes == sources._ARENA_BYTES
     function = dtypes["function"]
     of_python = struct.unpack("<IIiI", bytes(range(16)))
@@ -331,7 +342,9 @@ def test_the_agents_structs() -> None:
 def test_the_agent_reads_every_option_that_it_is_given() -> None:
     read = set(re.findall(r'strcmp\(line, "(\w+)"\)', text(PROBES / "agent" / "options.c")))
     folder = Path(arena.__file__).parent
-    given = set(re.findall(r'\("(\w+)", ', "".join((folder / f"{name}.py").read_text() for name in ("calls", "directory", "allowance"))))
+    given = set(
+        re.findall(r'\("(\w+)", ', "".join((folder / f"{name}.py").read_text() for name in ("calls", "directory", "allowance", "statements")))
+    )
     assert read <= given
 
 

@@ -36,9 +36,11 @@ from pytrace_ebpf.record.agent.arena import (
 from pytrace_ebpf.record.agent.traced import Traced, lookups
 from pytrace_ebpf.record.cpython.functions import Functions
 from pytrace_ebpf.record.cpython.qualnames import unknown
-from pytrace_ebpf.record.output.observed_rows import ARRAY, KINDS, SIZED, observed_table
+from pytrace_ebpf.record.output.observed_rows import ARRAY, KINDS, SIZED, TEXT, observed_table
+from pytrace_ebpf.record.output.statement_rows import STATEMENT
 from pytrace_ebpf.record.process.pinned import Descriptor
 from pytrace_ebpf.record.process.readings import Readings
+from pytrace_ebpf.trace import client_functions
 from pytrace_ebpf.trace.schema import OBSERVED, TABLES
 from tests.unit.agent_pythons import built
 
@@ -150,6 +152,11 @@ DAMAGE = {
     "instructions of the size of events": [(0, header()), (TABLE, chunk(WRITING, 1, stream=OPCODES))],
     "more instructions than a chunk holds": [(0, header()), (TABLE, chunk(WRITING, CHUNK_BYTES // 32 + 1, stream=OPCODES, record_bytes=32))],
     **{f"instructions with a wrong {name}": [(0, header()), *opcodes(1, **{name: number})] for name, number in WRONG_OPCODES.items()},
+    "a statement of a function that is not in the table": [
+        (0, header()),
+        *values(what=STATEMENT, kind=TEXT, position=len(client_functions.FUNCTIONS)),
+    ],
+    "a statement that is no text": [(0, header()), *values(what=STATEMENT, kind=SIZED)],
     "an array whose sizes are not there": [(0, header()), *values(kind=ARRAY, length=2)],
     "a container with data": [(0, header()), *values(kind=SIZED, size=8)],
     "records of no size": [(0, header()), (TABLE, chunk(WRITING, 1, record_bytes=0))],

@@ -1,0 +1,83 @@
+"""What the program's functions asked client libraries for: by line, library and statement, with the server, file or child that was waited for."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from pytrace_ebpf.analyze.waits.resources import labels
+from pytrace_ebpf.derive import streams
+from pytrace_ebpf.derive.added import added
+from pytrace_ebpf.derive.calls.nesting import above
+from pytrace_ebpf.trace.reader import Trace
+
+_CALL = ("call_id", "last_descendant_id", "func_id", "wall_ns", "resumed", "yielded")
+_WAIT = ("call_id", "start_ns", "end_ns", "resource_id")
+_KEY = ["own_func_id", "own_line", "library", "statement"]
+
+Ints = npt.NDArray[np.int64]
+
+
+def by_client(trace: Trace) -> pd.DataFrame:
+    """One row per line of the program, library and statement, the most time first.
+
+    own_func_id and own_line (-1: called by none of the program's, or from a line that is not known), library, statement (null where it could not be
+    read); resource, what most of the waiting was for, as resources.labels() has it (null for nothing); count; total_ns, of a coroutine from its first
+    resume to its end; each_ns, longest_ns; waited_ns, of the total, waiting for the resource. What a library asks of another within a call is not
+    counted again.
+    """
+    asked = _outermost(trace)
+    if len(asked):
+        _resources(trace, asked)
+    groups = asked.groupby(_KEY, dropna=False, sort=False)
+    table = groups.agg(
+        resource=("resource", "first"),
+        count=("total_ns", "size"),
+        total_ns=("total_ns", "sum"),
+        longest_ns=("total_ns", "max"),
+        waited_ns=("waited_ns", "sum"),
+    ).reset_index()
+    table.insert(table.columns.get_loc("total_ns") + 1, "each_ns", table["total_ns"] // table["count"].clip(lower=1))
+    return table.sort_values(["total_ns", "count"], ascending=False, kind="stable", ignore_index=True)
+
+
+def _outermost(trace: Trace) -> pd.DataFrame:
+    """Of statements those whose call is within no other such call: _KEY, call_id, last_descendant_id, total_ns, in the order of call_id; and resource and
+    waited_ns, empty."""
+    rows = trace.statements(["call_id", "func_id", *_KEY])
+    rows = rows.astype({"library": "object", "statement": "object"}).assign(resource=pd.Series(None, rows.index, "object"), waited_ns=0)
+    if not len(rows):
+        return rows.assign(last_descendant_id=0, total_ns=0)
+    calls = streams.calls_of(trace, np.unique(rows["func_id"].to_numpy(np.int64)), _CALL).sort_values("call_id", ignore_index=True)
+    calls = calls[above(calls)[0] < 0]
+    found = rows.drop(columns="func_id").merge(calls, on="call_id").assign(total_ns=lambda frame: frame["wall_ns"])
+    if calls["yielded"].any():
+        tasks = trace.tasks(["coroutine_id", "start_ns", "end_ns"]).set_index("coroutine_id")
+        whole = found["call_id"].map(tasks["end_ns"] - tasks["start_ns"])
+        found["total_ns"] = whole.fillna(found["total_ns"]).astype(np.int64)
+    return found
+
+
+def _resources(trace: Trace, asked: pd.DataFrame) -> None:
+    """Fill in `resource`, one for all calls of a key, and `waited_ns` of each call."""
+    called = labels(trace.resources()).dropna()
+    ids, last = (asked[name].to_numpy(np.int64) for name in ("call_id", "last_descendant_id"))
+
+    def waits() -> Iterator[pd.DataFrame]:
+        for part in trace.waits_by_part(_WAIT):
+            part = part[part["resource_id"].isin(called.index)]
+            place = np.searchsorted(ids, part["call_id"].to_numpy(np.int64), "right") - 1
+            within = (place >= 0) & (part["call_id"].to_numpy(np.int64) <= last[place])
+            yield part[within].assign(place=place[within], ns=(part["end_ns"] - part["start_ns"])[within])
+
+    sums = added(waits(), ["place", "resource_id"], {"ns": "sum"})
+    if not len(sums):
+        return
+    key = asked.groupby(_KEY, dropna=False, sort=False).ngroup().to_numpy()
+    sums["key"], sums["resource"] = key[sums["place"]], sums["resource_id"].map(called)
+    most: Any = sums.groupby(["key", "resource"])["ns"].sum().reset_index().sort_values("ns", kind="stable").groupby("key")["resource"].last()
+    asked["resource"] = pd.Series(key, asked.index).map(most).astype("object")
+    own = sums[sums["resource"] == sums["key"].map(most)].groupby("place")["ns"].sum()
+    asked.iloc[own.index.to_numpy(), asked.columns.get_loc("waited_ns")] = own.to_numpy()

@@ -1,0 +1,53 @@
+"""`report --by client` as a terminal shows it: what the program's functions asked of servers, processes and pools, through client libraries."""
+
+from functools import partial
+from typing import Any
+
+import pandas as pd
+from rich.console import RenderableType
+from rich.text import Text
+
+from pytrace_ebpf.analyze.clients.by_client import by_client
+from pytrace_ebpf.trace.streams.clients import NONE
+from pytrace_ebpf.view import text
+from pytrace_ebpf.view.grid import Listing
+from pytrace_ebpf.view.names import named
+
+_UNREAD = "(could not be read)"
+
+
+def found(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """analyze.clients.by_client's rows of a Trace with the names of their functions."""
+    agent = any(row["source"] == "agent" for row in trace.manifest["sources"])
+    recorded = agent and trace.manifest["options"].get("clients") != NONE
+    return named(by_client(trace).rename(columns={"own_func_id": "func_id"}), trace.functions()), {"clients": recorded, "sentence": None}
+
+
+def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
+    """One line per row of `table` (see found)."""
+    if not len(table):
+        if not facts["clients"]:
+            return [Text("What client libraries are asked for was not recorded; the agent does so, unless --clients none is given.")]
+        return [Text("No call of a client library that is known to the agent began here; docs/clients.md lists them.")]
+    shown = Listing(width, [(7, "calls"), (6, "total"), (6, "each"), (7, "longest")], ["asked by", "of", "for"], may_go=("longest", "each"))
+    for row in table.head(top).to_dict("records"):
+        times = [text.duration(row[name]) for name in ("total_ns", "each_ns", "longest_ns")]
+        shown.add([text.count(row["count"], 7), *times], partial(_who, row), partial(_whom, row), partial(_what, row))
+    note = f"{min(top, len(table)):,} of {len(table):,}; what a library asks of another within a call is not counted again"
+    return [text.title("What was asked of servers, processes and pools", note, width), shown]
+
+
+def _who(row: dict[str, Any], width: int) -> Text:
+    if not text.known(row["qualname"]):
+        return Text("(none of its own code)", "dim")
+    return text.function(row["qualname"], row["file"], row["own_line"] if row["own_line"] > 0 else row["first_line"], width)
+
+
+def _whom(row: dict[str, Any], width: int) -> str:
+    whom = row["resource"] if text.known(row["resource"]) else row["library"]
+    whom = whom.replace("tcp ", f"{row['library']} ", 1)  # on a port that no service has
+    return text.fit(text.clean(whom), width)
+
+
+def _what(row: dict[str, Any], width: int) -> str:
+    return text.fit(text.clean(row["statement"]) if text.known(row["statement"]) else _UNREAD, width)
