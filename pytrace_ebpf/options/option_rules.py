@@ -20,11 +20,12 @@ REPORT: Applies = {
     "shapes": ("operator",),
     "request": ("request",),
     "slowest": ("request",),
+    "request_id": ("request",),
     "html": ("function", "request"),
     "compensate": ("function", "module", "operator", "blas"),
 }
 _OF_THREADS = ("thread", "core", "wait", "gil", "opcode", "request", "perfetto")  # --by and --to that a daemon's sums cannot answer
-EXPORT: Applies = {"value": ("folded", "pstats"), "min": ("folded", "callgrind")}
+EXPORT: Applies = {"request_id": ("otlp",), "value": ("folded", "pstats"), "min": ("folded", "callgrind")}
 
 
 def _of_streams() -> Iterator[tuple[str, object, str, str]]:
@@ -59,6 +60,7 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
 )
 # What --request takes, the same in every command.
 REQUEST = "these functions answer requests too: QUALNAME, MODULE:QUALNAME or FILE:QUALNAME with * in any of them; may be given several times"
+REQUEST_ID = "the request with this trace id of OpenTelemetry or another tracer (docs/trace-ids.md), or with this number, alone"
 RUNS = ("cpus", "threads", "gil", "repeat", "output", "command")  # of `experiment`: without effect with --report
 
 
