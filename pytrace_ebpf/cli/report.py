@@ -23,11 +23,13 @@ from pytrace_ebpf.trace.files import whole as whole_file
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view import summary
 from pytrace_ebpf.view.by import BY
+from pytrace_ebpf.view.only import HELP, only
 from pytrace_ebpf.view.records import records
 from pytrace_ebpf.view.report import report
 
 NAME = "report"
 _MOST_OF_A_TRACE = 10  # requests of one trace id that are shown
+_NARROWED = ("function", "module", "wait")  # by their own `found`
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,10 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--errors", action="store_true", help="which operators failed, with their shapes and lines; which exceptions left which functions"
     )
-    parser.add_argument("--request", action="append", default=[], metavar="PATTERN", help="by request: " + option_rules.REQUEST)
+    parser.add_argument("--request", action="append", default=[], metavar="PATTERN", help=option_rules.REQUESTS_ALONE)
     parser.add_argument("--request-id", metavar="ID", help="by request: " + option_rules.REQUEST_ID)
     parser.add_argument("--slowest", type=int, metavar="N", help="by request: show why the N slowest ones were slow (1)")
     parser.add_argument("--shapes", action="store_true", help="by operator: a row for each different shapes of its tensors")
+    parser.add_argument("--only", metavar="WHAT", help=HELP)
+    parser.add_argument("--imports", action="store_true", help="show what is called in imports function by function, not as one")
     parser.add_argument("--sort", choices=("self", "total"), help="time without or with the calls below (self)")
     parser.add_argument("--top", type=int, default=20, metavar="N", help="rows to show; 0 for all (20)")
     parser.add_argument("--json", action="store_true", help="print JSON, all times in ns, null for what was not recorded")
@@ -67,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--errors and --by {args.by} are two reports; ask for one of them.")
     args.by = "errors" if args.errors else args.by or "function"
     option_rules.to_answer(option_rules.REPORT, args, "by")
+    only(args.only, args.by)
     if args.html and args.compensate:
         raise UsageError("--compensate has no effect on the page of --html, which shows what was recorded; leave one of them out.")
     facts, table = answer(args.trace, lambda trace: _answered(window.windowed(trace, args), args))
@@ -128,7 +133,9 @@ def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.D
         "compensated": args.compensate,
         "shapes": args.shapes,
         "by": args.by,
-        "sort": args.sort or "self" if args.by in functions.KEYS else None,
+        "sort": args.sort or "self" if args.by in option_rules.REPORT["sort"] else None,
+        "only": getattr(args, "only", None),
+        "imports": getattr(args, "imports", False),
     }
     if not args.json:
         facts |= {"at_most": args.top or None}  # plain values of a million functions would be a gigabyte
@@ -159,6 +166,8 @@ def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.D
         tree = functions.compensate(calls, *summary.costs(calls, trace.manifest))
     trace.progress("Summing", None)
     table, more = by.found(trace, tree, facts)
+    if (chosen := only(facts["only"], args.by)) and args.by not in _NARROWED:
+        table = chosen.rows(trace, table)
     facts |= more
-    facts["wrong_sums"] = [] if args.compensate else summary.wrong_sums(trace, table, facts)
+    facts["wrong_sums"] = [] if args.compensate or facts["only"] else summary.wrong_sums(trace, table, facts)
     return facts, table

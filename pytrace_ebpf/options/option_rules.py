@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Applies = Mapping[str, Sequence[str]]  # an option -> the answers that it changes; an option that is not named changes all
 
 REPORT: Applies = {
-    "sort": ("function", "module"),
+    "sort": ("function", "module", "line", "operator"),
     "shapes": ("operator",),
     "request": ("request",),
     "slowest": ("request",),
@@ -59,7 +59,9 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
     *_of_streams(),
 )
 # What --request takes, the same in every command.
-REQUEST = "these functions answer requests too: QUALNAME, MODULE:QUALNAME or FILE:QUALNAME with * in any of them; may be given several times"
+_PATTERNS = "QUALNAME, MODULE:QUALNAME or FILE:QUALNAME with * in any of them; may be given several times"
+REQUEST = f"these functions answer requests too: {_PATTERNS}"
+REQUESTS_ALONE = f"by request: those of these functions alone, which answer requests: {_PATTERNS}"
 REQUEST_ID = "the request with this trace id of OpenTelemetry or another tracer (docs/trace-ids.md), or with this number, alone"
 RUNS = ("cpus", "threads", "gil", "repeat", "output", "command")  # of `experiment`: without effect with --report
 

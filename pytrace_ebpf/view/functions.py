@@ -10,6 +10,7 @@ from rich.text import Text
 
 from pytrace_ebpf.analyze.functions.by_call_site import by_call_site, hottest
 from pytrace_ebpf.analyze.functions.by_function import of_tree
+from pytrace_ebpf.analyze.functions.collapsed import MODULE_OF_IMPORTS, imports_as_one, into_own_code
 from pytrace_ebpf.analyze.functions.left_out import callers
 from pytrace_ebpf.analyze.functions.own_code import NONE, by_own_code, own_callers
 from pytrace_ebpf.analyze.waits.locks import most_contended
@@ -20,6 +21,7 @@ from pytrace_ebpf.trace.libraries import in_library
 from pytrace_ebpf.trace.schema import CALLER
 from pytrace_ebpf.view import findings, text, waits
 from pytrace_ebpf.view.grid import NARROW, Listing
+from pytrace_ebpf.view.only import only
 from pytrace_ebpf.view.sentence import called_below, called_to_wait, contended_lock, most_time, top_function, waits_for_work
 from pytrace_ebpf.view.states import figures, states_of, titles
 
@@ -32,6 +34,8 @@ _EVENTS = 50_000_000  # of a trace with more, no waits are derived for the sake 
 def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.functions.by_function's rows by `facts["by"]`, sorted by `facts["sort"]`; and the sentence."""
     table, more = _sampled(trace, facts) if facts.get("sampled") else _called(trace, tree, facts)
+    if facts.get("sampled") and (chosen := only(facts.get("only"), facts["by"])):
+        table = chosen.rows(trace, table)
     if facts["by"] == "function" and not more.get("sentence"):
         more["sentence"] = most_time(table) or None
     return table.sort_values(f"{facts['sort']}_ns", ascending=False, kind="stable", ignore_index=True), more
@@ -44,7 +48,8 @@ def _sampled(trace: Any, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str,
 
 
 def _called(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    table = of_tree(tree, trace.functions(), facts["by"])
+    whole = of_tree(tree, trace.functions(), facts["by"])
+    table = _shown(trace, tree, whole, facts)
     if facts["by"] == "function" and trace.manifest.get("entry_line") == CALLER and trace.manifest["sources"]:
         table = table.join(hottest(by_call_site(trace.call_sites(), trace.functions())), on="func_id")
     alone = [row for row in facts.get("left_out", ()) if row["qualname"] is not None]
@@ -54,12 +59,29 @@ def _called(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.D
         table["has_left_out"] = table["func_id"].isin(callers(tree, out["func_id"])).astype("int64")
     if facts["by"] == "module":
         return table, {}
-    more: dict[str, Any] = {"sentence": sentence(trace, table, tree), "findings": findings.found(trace) if _few(trace) else []}
+    more: dict[str, Any] = {"sentence": sentence(trace, whole, tree), "findings": findings.found(trace) if _few(trace) else []}
     if trace.manifest.get("sampling"):  # beside calls
         from pytrace_ebpf.view import sampled
 
         more["native_below"] = sampled.found_below(trace)
     return table, more
+
+
+def _shown(trace: Any, tree: pd.DataFrame, whole: pd.DataFrame, facts: dict[str, Any]) -> pd.DataFrame:
+    """The rows of all of the `tree`, `whole`, or those that were asked for; imports as one row where they were not."""
+    chosen = only(facts.get("only"), facts["by"])
+    functions, of_some = trace.functions(), chosen and chosen.kind in ("function", "module")
+    if chosen and chosen.kind == "own":
+        rows = into_own_code(tree, functions)
+    elif of_some or facts.get("imports"):
+        rows = tree
+    else:
+        rows, functions = imports_as_one(tree, functions)
+    if chosen and of_some:
+        rows = rows[rows["func_id"].isin(chosen.func_ids(functions))]
+    if chosen and chosen.kind == "thread":
+        rows = rows[rows["tid"].isin(chosen.tids(trace.threads()))]
+    return whole if rows is tree else of_tree(rows, functions, facts["by"])
 
 
 def before(trace: Any) -> None:
@@ -169,7 +191,9 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
             what,
             *([partial(_hottest, row)] if from_where else []),
         )
-    shown = f"{min(top, len(table)):,} of {len(table):,}; bar and split are of {facts['sort']} time"
+    asked = f"; only {text.clean(facts['only'])}" if facts.get("only") else ""
+    shown = f"{min(top, len(table)):,} of {len(table):,}{asked}; bar and split are of {facts['sort']} time"
+    shown += "; --imports shows what they call" if table["module"].eq(MODULE_OF_IMPORTS).any() and not facts.get("imports") else ""
     title = text.title(f"{facts['by'].capitalize()}s by {facts['sort']} time", shown, width)
     if not facts.get("native_below"):
         return [title, out]

@@ -21,10 +21,20 @@ _NO_LINES = "The lines are not known: this trace does not have them, or the call
 def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Of a trace with lines exact_lines.found's rows, with samples sampled_lines.found_lines's; else analyze.functions.by_call_site's."""
     if exact_lines.are_in(trace):
-        return exact_lines.found(trace)
-    if trace.manifest.get("sampling"):
-        return sampled_lines.found_lines(trace, tree, facts)
-    return by_call_site(trace.call_sites(), trace.functions()), {}
+        table, more = exact_lines.found(trace)
+    elif trace.manifest.get("sampling"):
+        table, more = sampled_lines.found_lines(trace, tree, facts)
+    else:
+        table, more = by_call_site(trace.call_sites(), trace.functions()), {}
+    return _by_total(table) if facts.get("sort") == "total" else table, more
+
+
+def _by_total(table: pd.DataFrame) -> pd.DataFrame:
+    """Most total time first: of lines that call each, of others function by function."""
+    if "call_line" in table:
+        return table.sort_values("total_ns", ascending=False, kind="stable", ignore_index=True)
+    order = table.assign(most=table.groupby("func_id")["total_ns"].transform("max"))
+    return table.loc[order.sort_values(["most", "func_id"], ascending=False, kind="stable").index].reset_index(drop=True)
 
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
@@ -38,7 +48,7 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
         return [Text(_NO_CALLS)]
     shown = table.head(top)
     note = f"{len(shown):,} of {len(table):,}; bar and split are of total time"
-    parts: list[RenderableType] = [text.title("Lines that call, by self time of what they call", note, width)]
+    parts: list[RenderableType] = [text.title(f"Lines that call, by {facts.get('sort') or 'self'} time of what they call", note, width)]
     parts += [] if table["call_line"].notna().any() else [Text(_NO_LINES)]
     longest = int(shown["total_ns"].max())
     for number, (_, rows) in enumerate(shown.groupby("caller_id", sort=False)):

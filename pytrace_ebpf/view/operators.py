@@ -25,6 +25,8 @@ def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.Da
     """analyze.native.by_operator's rows, by shapes too where `facts["shapes"]`, the figures of each layer, and the sentence."""
     parts = [joined(trace.operators(), with_self(calls))] if facts.get("compensated") else native_by_part(trace, COLUMNS)
     table, layers = by_operator(parts, facts.get("shapes", False))
+    if facts.get("sort") == "total":
+        table = table.sort_values("total_ns", ascending=False, kind="stable", ignore_index=True)
     unseen = _NONE if trace.manifest["options"].get("layers") else _UNRECORDED
     return table, {"layers": layers, "sentence": _sentence(table, layers) if len(table) else unseen}
 
@@ -57,7 +59,7 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
         }  # fmt: skip
         bar = text.bar(row, bar_width, ascii_only, "self_", longest, states)
         out.add([bar, *(cells[title] for _, title in columns)], partial(_name, row))
-    title = "Operators by self time" + (" and shapes" if shapes else "")
+    title = f"Operators by {facts.get('sort') or 'self'} time" + (" and shapes" if shapes else "")
     note = f"{min(top, len(table)):,} of {len(table):,}; bar and share are of self time"
     return [text.title(title, note, width), out, Text(), *_layers(facts["layers"], width)]
 

@@ -1,6 +1,7 @@
 """`report --by request` as a terminal shows it: what requests were for, how long they took, and why the slowest were slow."""
 
 import textwrap
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ from rich.text import Text
 
 from pytrace_ebpf.analyze.requests.by_request import by_request
 from pytrace_ebpf.analyze.requests.one_request import RUN_QUEUE, OneRequest, of_id, one_request
-from pytrace_ebpf.derive.calls.entry_points import unmet
+from pytrace_ebpf.derive.calls.entry_points import asked, unmet
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import NARROW, PROSE, Listing
 from pytrace_ebpf.view.names import named, plain
@@ -28,13 +29,22 @@ _WAITING = {**WAITING, "gil": "waiting for the GIL", RUN_QUEUE: "in the run queu
 
 def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.requests.by_request's rows with the names of their endpoints; the sentence; and `slowest`, as many requests as facts["slowest"] says."""
-    requests, functions = trace.requests(patterns=facts["requests"]), trace.functions()
+    functions = trace.functions()
+    requests = of_these(trace.requests(patterns=facts["requests"]), functions, facts["requests"])
     if facts.get("request_id"):
         requests = of_id(requests, facts["request_id"])
     table = named(by_request(requests), functions)
     longest = requests.sort_values("wall_ns", ascending=False, kind="stable").drop_duplicates("request_id").head(facts["slowest"] or 0)
     slowest = [_slow(trace, row, functions) for row in longest.to_dict("records")]
     return table, {"sentence": _sentence(table), "slowest": slowest, "unmet": unmet(functions, trace.request_patterns)}
+
+
+def of_these(requests: pd.DataFrame, functions: pd.DataFrame, patterns: Sequence[str]) -> pd.DataFrame:
+    """Those of `requests` (schema.REQUESTS) whose own function, or that of the program which answered it, fits one of the patterns; all without any."""
+    if not patterns:
+        return requests
+    ids = asked(functions, patterns).index
+    return requests[requests["func_id"].isin(ids) | requests["endpoint_func_id"].isin(ids)].reset_index(drop=True)
 
 
 def _slow(trace: Any, request: dict[str, Any], functions: pd.DataFrame) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """`report --by wait` as a terminal shows it: what was waited for, how long, in which function, and for whom."""
 
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from pytrace_ebpf.trace.schema import OF_THE_INTERPRETER
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import Listing
 from pytrace_ebpf.view.names import PLACE, in_full, named
+from pytrace_ebpf.view.only import Only, only
 from pytrace_ebpf.view.states import unrecorded
 
 _MANY = 0.25  # of the time: who is there for less of it is one of many
@@ -22,15 +24,31 @@ def before(trace: Any) -> None:
     trace.whole.derive("waits")
 
 
-def found(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
+def found(trace: Any, _calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.waits.by_wait's rows of a Trace with the names of their functions."""
-    table = by_wait(trace.waits_by_part(WAITS), trace.whole.threads(), trace.neighbours(), trace.resources())
+    parts = trace.waits_by_part((*WAITS, "own_func_id"))
+    if chosen := only(facts.get("only"), "wait"):
+        parts = _narrowed(trace, parts, chosen)
+    table = by_wait(parts, trace.whole.threads(), trace.neighbours(), trace.resources())
     functions = trace.functions()
     table = named(named(table, functions), functions, "partner_")
     primitives = [table[f"{side}primitive_func_id"] for side in ("", "partner_")]
     names = in_full(functions, *primitives)
     called = {f"{side}primitive": own.map(names) for side, own in zip(("", "partner_"), primitives, strict=True)}
     return table.assign(**called), {}
+
+
+def _narrowed(trace: Any, parts: Iterable[pd.DataFrame], chosen: Only) -> Iterator[pd.DataFrame]:
+    """The waits that were asked for; of own code as its function's that called what waits."""
+    whose = chosen.tids(trace.threads()) if chosen.kind == "thread" else chosen.func_ids(trace.functions())
+    for part in parts:
+        if chosen.kind == "own":
+            part = part[part["own_func_id"] >= 0]
+            yield part.assign(func_id=part["own_func_id"], caller_func_id=part["own_func_id"])
+        elif chosen.kind == "thread":
+            yield part[part["tid"].isin(whose)]
+        else:
+            yield part[part[["own_func_id", "func_id", "caller_func_id"]].isin(whose).any(axis=1)]
 
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:

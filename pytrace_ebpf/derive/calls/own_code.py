@@ -24,7 +24,8 @@ def own(functions: pd.DataFrame) -> Bools:
 def foreign(functions: pd.DataFrame) -> npt.NDArray[np.uint8]:
     """By func_id FOREIGN where a function is not own(), and EVENT_LOOP where that is one's (rebuild.answers); of functions that there are not, 0."""
     what = np.where(own(functions), 0, FOREIGN).astype(np.uint8)
-    what[functions["module"].isin(EVENT_LOOPS).to_numpy(bool) & (what != 0)] |= EVENT_LOOP
+    loops = functions["module"].isin(EVENT_LOOPS) & (functions["name"] != "<module>")  # whose body is a part of an import
+    what[loops.to_numpy(bool) & (what != 0)] |= EVENT_LOOP
     out = np.zeros(int(functions["func_id"].max()) + 1 if len(functions) else 0, np.uint8)
     out[functions["func_id"].to_numpy()] = what
     return out

@@ -9,6 +9,7 @@ from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.trace.states import SPLIT
 from pytrace_ebpf.view.by import BY
 from pytrace_ebpf.view.names import named, plain
+from pytrace_ebpf.view.requests import of_these
 from pytrace_ebpf.view.text import clean
 
 _MOST_ROWS = 500
@@ -52,7 +53,7 @@ def _table(trace: Any, tree: pd.DataFrame, facts: dict[str, Any], name: str) -> 
 
 def _longest(trace: Any, patterns: Sequence[str]) -> dict[str, Any]:
     """`longest`: requests one by one, start_ns from the begin of what is shown; `all`: of how many."""
-    requests = trace.requests(patterns=patterns).drop_duplicates("request_id")
+    requests = of_these(trace.requests(patterns=patterns), trace.functions(), patterns).drop_duplicates("request_id")
     rows = requests.sort_values("wall_ns", ascending=False, kind="stable").head(_MOST_ROWS)
     rows = rows.assign(func_id=rows["endpoint_func_id"], start_ns=rows["start_ns"] - trace.start_ns)
     columns = ["pid", "tid", "start_ns", "wall_ns", "awaited_ns", *SPLIT, "func_id"]
