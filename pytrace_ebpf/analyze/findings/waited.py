@@ -14,7 +14,7 @@ from pytrace_ebpf.derive.calls.primitives import PRIMITIVES, among
 from pytrace_ebpf.trace.schema import AGENT, OF_THE_INTERPRETER
 
 COLUMNS = (
-    "pid", "tid", "call_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "resource_id", "waker_pid", "waker_tid", "holder_tid",
+    "pid", "tid", "call_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "resource_id", "throttled_ns", "waker_pid", "waker_tid", "holder_tid",
     "primitive_func_id", *(f"{whose}own_func_id" for whose in ("", "holder_", "waker_")), "own_line", "own_called_func_id",
 )  # fmt: skip
 KEY = ["pid", "own_func_id", "own_line", "own_called_func_id", "on_loop", "kind", "syscall", "resource", "primitive_func_id", "other_func_id"]
@@ -33,7 +33,10 @@ _MOST = 0.5
 
 @dataclass(frozen=True)
 class Waited:
-    """rows: by KEY, ns, waits; of own code, and not for work. idle: by thread, ns. takers: of time without a core by own function and who had it, ns. locks: of locks.py."""
+    """rows: by KEY, ns, waits; of own code, and not for work. idle: by thread, ns.
+
+    takers: of time without a core by own function and who took it, ns, of which throttled_ns without a CPU quota. locks: of locks.py.
+    """
 
     rows: pd.DataFrame
     idle: pd.DataFrame
@@ -49,7 +52,7 @@ def waited(trace: Any, at: Contexts) -> Waited:
     rows, idle, takers, pairs, locks = (
         Added(KEY, _SUMS),
         Added(_THREAD, {"ns": "sum"}),
-        Added(_TAKER, {"ns": "sum"}),
+        Added(_TAKER, {"ns": "sum", "throttled_ns": "sum"}),
         Added(_PAIR, {"ns": "sum"}),
         Locks(),
     )
@@ -57,7 +60,7 @@ def waited(trace: Any, at: Contexts) -> Waited:
         some = _named(part[(part["call_id"] >= 0) & ~part["tid"].isin(ours)], at, called)
         locks.add(some)
         preempted = some["kind"] == "preempted"
-        takers.add(some[preempted])
+        takers.add(some[preempted | (some["throttled_ns"] > 0)])
         some = some[~preempted]
         nothing_to_do = _is_idle(some, clients, names)
         idle.add(some[nothing_to_do])
@@ -92,6 +95,7 @@ def _named(part: pd.DataFrame, at: Contexts, called: "pd.Series[Any]") -> pd.Dat
         until_ns=until,
         ns=(until - out["start_ns"]).where(~preempted, out["end_ns"] - out["start_ns"]),
         waits=1,
+        throttled_ns=out["throttled_ns"].fillna(0).astype(np.int64),
         own_line=out["own_line"].fillna(-1).astype(np.int64),
         own_depth=out["own_depth"].fillna(0).astype(np.int64),
         on_loop=out["on_loop"].fillna(0).astype(bool),
