@@ -100,6 +100,7 @@ struct sched_event {
     __u32 other;
     __s32 syscall;   /* OUT: system call number it left in, -1 = none */
     __u64 address;   /* OUT: first argument of the system call (futex: its address, or that of the Python lock it is for, or PAUSED)
+                        IN: ns of the wait in the run queue that ends, for which its control group had no CPU quota left
                         FORK: the thread's id in its own pid namespace, 0 = it is in the host's */
     __u32 state;     /* OUT: task state as the kernel reports it; no bit of 0x7f: still runnable.
                         FORK: 1 = the child shares its creator's memory (thread, vfork)
@@ -109,6 +110,16 @@ struct sched_event {
     __u32 other_pid; /* process of other where known, 0 = not */
     __s32 holder;    /* OUT: thread that holds the GIL, as its process calls it; 0 = nobody; else HOLDER_UNKNOWN */
     __u64 resource;  /* OUT: resource_event.id of what it waits for; WAKING: of what its epoll instance found ready; 0 = none is known */
+};
+
+/* A thread that is not traced left a core for which a traced one waited. */
+struct external_switch {
+    __u64 ts;
+    __u32 pid;
+    __u32 tid; /* 0 = the idle thread */
+    __u32 cpu;
+    __u32 pad;
+    char name[16]; /* its comm */
 };
 
 #define RESOURCE_NAME 128 /* bytes: more than of a unix socket's address without its family */
@@ -336,6 +347,7 @@ struct stack_event {
 #define LOSS_SCHED_OUT 18        /* nor one away from it */
 #define LOSS_SCHED_WAKING 19     /* nor its wake-up */
 #define LOSS_RESOURCE_RING 20    /* ring of resources full: it is named when it is next waited for */
-#define LOSS_CLASSES 21
+#define LOSS_EXTERNAL_RING 21    /* ring of other programs' switches full: who had a core that was waited for is not known for so many */
+#define LOSS_CLASSES 22
 
 #endif

@@ -37,6 +37,15 @@ struct settings {
     __u32 socket_sock, sock_type, sock_peer, sock_local6, sock_remote6;
     __u32 unix_peer, unix_address, unix_length, unix_name; /* 0: the names of unix sockets are not known */
     __u32 epoll_ready, item_link, item_file;  /* 0: nor what epoll found */
+    __u32 quota_known;    /* 0: none of the offsets below is: record/scheduling/quota.py */
+    __u32 task_queue;     /* offset in struct task_struct of the cfs_rq that it is on */
+    __u32 queue_core;     /* offsets in struct cfs_rq: of its rq, of its group, */
+    __u32 queue_group;
+    __u32 queue_throttling; /* of when it was throttled, and for how long in all before, */
+    __u32 queue_throttled;  /* of whether it is; 0: the moment says it */
+    __u32 core_clock;     /* offsets in struct rq: of the clock of these, and of what is to be taken off that; 0: nothing */
+    __u32 core_idle_ns;
+    __u32 group_queues;   /* offset in struct task_group */
     __u8 waits_on[WAITS_ON];                  /* by number of a system call: ON_* of resources.h */
 };
 LAYOUT(settings);
@@ -55,8 +64,20 @@ LAYOUT(fault_event);
 BPF_RINGBUF_OUTPUT(programs, RING_PAGES);
 LAYOUT(program_event);
 
-/* thread id -> process id of every traced thread; kept by user space at attach, by fork and exit afterwards */
-BPF_HASH(threads, __u32, __u32, 65536);
+/* A traced thread, and its wait in the run queue: queue.h. */
+struct traced {
+    __u64 queue;    /* the cfs_rq in which it waits for a core */
+    __u64 began;    /* when that wait began */
+    __u64 base;     /* for how long that cfs_rq had been throttled by then, or by its coming here */
+    __u64 throttled; /* for how long those were that it has been moved from during this wait */
+    __u32 pid;
+    __u32 counted;  /* 1: among those that wait for it */
+    __u32 pad;
+    __u32 core;     /* one more than that of the run queue in which it waits; 0: it does not wait for one */
+};
+
+/* By thread id; kept by user space at attach, by fork and exit afterwards. */
+BPF_HASH(threads, __u32, struct traced, 65536);
 
 /* Where a Python keeps who holds its GIL, and in a build without one what threads wait for instead.
  * Written by user space (record/cpython/gil.py); a forked child has its creator's. */
@@ -99,12 +120,14 @@ BPF_PERCPU_ARRAY(interrupts, __u32, 1);
 
 #define FIELD(task, offset) ({ __u32 taken = 0; bpf_probe_read_kernel(&taken, sizeof(taken), (void *)(task) + (offset)); taken; })
 
+#include "queue.h"
+
 /* 0 = not traced */
 static __always_inline __u32 process_of(__u32 tid)
 {
-    __u32 *pid = threads.lookup(&tid);
+    struct traced *traced = threads.lookup(&tid);
 
-    return pid ? *pid : 0;
+    return traced ? traced->pid : 0;
 }
 
 static __always_inline struct sched_event *reserve(__u32 pid, __u32 tid, __u32 kind, __u64 ts)
@@ -288,13 +311,24 @@ static __always_inline __u32 reported_state(struct bpf_raw_tracepoint_args *ctx)
 TRACEPOINT(sched_switch)
 {
     __u32 prev = bpf_get_current_pid_tgid(), next = FIELD(ctx->args[2], SETTINGS->task_pid);
-    __u32 prev_pid = process_of(prev), next_pid = process_of(next);
+    struct traced *leaves = threads.lookup(&prev), *comes = threads.lookup(&next);
+    __u32 prev_pid = leaves ? leaves->pid : 0, next_pid;
     struct sched_event *event;
     __u64 ts;
 
-    if (!prev_pid && !next_pid)
+    if (!leaves)
+        external_leaves(prev);
+    if (!leaves && !comes)
         return 0;
     ts = bpf_ktime_get_ns();
+    /* The verifier follows all that comes below for each value that is still needed then: so this is done before, and who comes is looked up again. */
+    if (comes)
+        note_throttled(queue_left(comes, ts));
+    if (leaves) {
+        queue_left(leaves, 0);
+        if (ctx->args[0] || !(SETTINGS->state_given ? (__u32)ctx->args[3] : FIELD(ctx->args[1], SETTINGS->task_state)))
+            queue_entered(leaves, ctx->args[1], bpf_get_smp_processor_id(), ts);
+    }
     if (prev_pid) {
         __u64 state = reported_state(ctx), address = 0, stack_pointer = 0, resource = 0;
         REGS_CALL_TYPE nr = -1;
@@ -321,6 +355,7 @@ TRACEPOINT(sched_switch)
             }
         }
         holder = gil_holder(gil, of, prev_pid, prev);
+        next_pid = process_of(next);
         event = reserve(prev_pid, prev, SCHED_OUT, ts);
         if (event) {
             event->other = next;
@@ -332,12 +367,15 @@ TRACEPOINT(sched_switch)
             event->resource = resource;
             sched.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
         }
+    } else {
+        next_pid = process_of(next);
     }
     if (next_pid) {
         event = reserve(next_pid, next, SCHED_IN, ts);
         if (event) {
             event->other = prev;
             event->other_pid = bpf_get_current_pid_tgid() >> 32;
+            event->address = throttled_before();
             sched.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
         }
     }
@@ -407,20 +445,25 @@ TRACEPOINT(softirq_exit)
 
 static __always_inline void waking(__u64 task, int waited)
 {
-    __u32 tid = FIELD(task, SETTINGS->task_pid), pid = process_of(tid);
+    __u32 tid = FIELD(task, SETTINGS->task_pid), cpu;
+    struct traced *traced = threads.lookup(&tid);
     struct sched_event *event;
-    __u64 waker, resource;
+    __u64 waker, resource, ts;
 
-    if (!pid)
+    if (!traced)
         return;
-    resource = waited ? resource_ready(pid, tid) : 0;
-    event = reserve(pid, tid, SCHED_WAKING, bpf_ktime_get_ns());
+    resource = waited ? resource_ready(traced->pid, tid) : 0;
+    ts = bpf_ktime_get_ns();
+    cpu = FIELD(task, SETTINGS->task_cpu);
+    queue_left(traced, 0);
+    queue_entered(traced, task, cpu, ts);
+    event = reserve(traced->pid, tid, SCHED_WAKING, ts);
     if (!event)
         return;
     waker = interrupted() ? 0 : bpf_get_current_pid_tgid();
     event->other = waker;
     event->other_pid = waker >> 32;
-    event->cpu = FIELD(task, SETTINGS->task_cpu);
+    event->cpu = cpu;
     event->resource = resource;
     sched.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 }
@@ -440,12 +483,14 @@ TRACEPOINT(sched_wakeup_new)
 
 TRACEPOINT(sched_migrate_task)
 {
-    __u32 tid = FIELD(ctx->args[0], SETTINGS->task_pid), pid = process_of(tid);
+    __u32 tid = FIELD(ctx->args[0], SETTINGS->task_pid);
+    struct traced *traced = threads.lookup(&tid);
     struct sched_event *event;
 
-    if (!pid)
+    if (!traced)
         return 0;
-    event = reserve(pid, tid, SCHED_MIGRATE, bpf_ktime_get_ns());
+    queue_moved(traced, ctx->args[1]);
+    event = reserve(traced->pid, tid, SCHED_MIGRATE, bpf_ktime_get_ns());
     if (event) {
         event->cpu = ctx->args[1];
         event->other = FIELD(ctx->args[0], SETTINGS->task_cpu);
@@ -503,6 +548,7 @@ static __always_inline __u32 id_inside(__u64 task)
 TRACEPOINT(sched_process_fork)
 {
     __u32 parent = bpf_get_current_pid_tgid(), child = FIELD(ctx->args[1], SETTINGS->task_pid), pid = process_of(parent);
+    struct traced traced = {};
     struct sched_event *event;
     __u64 ts, flags;
 
@@ -515,7 +561,8 @@ TRACEPOINT(sched_process_fork)
             return 0;
         pid = child;
     }
-    if (threads.update(&child, &pid)) {
+    traced.pid = pid;
+    if (threads.update(&child, &traced)) {
         count_loss(LOSS_THREAD_MAP);
         return 0;
     }
@@ -629,11 +676,15 @@ static __always_inline __u32 of_agent(__u32 pid, __u32 tid)
 
 TRACEPOINT(sched_process_exit)
 {
-    __u32 tid = bpf_get_current_pid_tgid(), pid = process_of(tid);
+    __u32 tid = bpf_get_current_pid_tgid();
+    struct traced *traced = threads.lookup(&tid);
     struct sched_event *event;
+    __u32 pid;
 
-    if (!pid)
+    if (!traced)
         return 0;
+    pid = traced->pid;
+    queue_left(traced, 0);
     event = reserve(pid, tid, SCHED_EXIT, bpf_ktime_get_ns());
     if (event) {
         event->state = exit_status(pid) | of_agent(pid, tid);

@@ -12,8 +12,11 @@ By function and who called whom: callgrind (KCachegrind), also by line where lin
 import argparse
 import sys
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+import pandas as pd
+
+from pytrace_ebpf.analyze.requests.one_request import of_id
 from pytrace_ebpf.analyze.samples.sampling import period_of
 from pytrace_ebpf.derive.scheduling.trace_timeline import timelines
 from pytrace_ebpf.errors import UsageError
@@ -29,6 +32,7 @@ from pytrace_ebpf.view.export.parts import VALUES
 from pytrace_ebpf.view.text import size
 
 NAME = "export"
+_FEW = 5  # numbers that a message names
 FORMATS = {
     "perfetto": perfetto.SUFFIX,
     "chrome": chrome.SUFFIX,
@@ -65,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help=f"folded, callgrind: sum what takes less of all time as {small.OTHER_NAME} (all is written up to {size(small.MOST)}, else from 0.1%% on)",
     )
+    parser.add_argument("--request-id", metavar="ID", help=f"otlp: {option_rules.REQUEST_ID}, each sample with a link to its span")
     window.add_arguments(parser)
 
 
@@ -102,6 +107,15 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _one(requests: pd.DataFrame) -> dict[str, Any]:
+    """The only one. Raises UsageError where there are several."""
+    if len(requests) > 1:
+        numbers = ", ".join(map(str, requests["request_id"].tolist()[:_FEW]))
+        raise UsageError(f"{len(requests):,} requests have this trace id; name one by its number: --request-id {numbers}.")
+    found: dict[str, Any] = requests.to_dict("records")[0]
+    return found
+
+
 def _write(trace: Trace, args: argparse.Namespace, out: BinaryIO) -> str:
     """Returns a note on what was written, "" for none."""
     if args.to == "perfetto":
@@ -116,6 +130,8 @@ def _write(trace: Trace, args: argparse.Namespace, out: BinaryIO) -> str:
         return callgrind.write(trace, out, args.min)
     elif args.to == "pstats":
         pstats.write(trace, args.value or "wall", out)
+    elif args.request_id:
+        otlp.write_request(trace, _one(of_id(trace.requests(), args.request_id)), out)
     else:
         {"chrome": chrome, "otlp": otlp, "pprof": pprof}[args.to].write(trace, out)
     return ""

@@ -28,6 +28,7 @@ from pytrace_ebpf.view.records import records
 from pytrace_ebpf.view.report import report
 
 NAME = "report"
+_MOST_OF_A_TRACE = 10  # requests of one trace id that are shown
 _NARROWED = ("function", "module", "wait")  # by their own `found`
 
 
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--errors", action="store_true", help="which operators failed, with their shapes and lines; which exceptions left which functions"
     )
     parser.add_argument("--request", action="append", default=[], metavar="PATTERN", help=option_rules.REQUESTS_ALONE)
+    parser.add_argument("--request-id", metavar="ID", help="by request: " + option_rules.REQUEST_ID)
     parser.add_argument("--slowest", type=int, metavar="N", help="by request: show why the N slowest ones were slow (1)")
     parser.add_argument("--shapes", action="store_true", help="by operator: a row for each different shapes of its tensors")
     parser.add_argument("--only", metavar="WHAT", help=HELP)
@@ -63,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--slowest {args.slowest} is negative; give the number of requests to show.")
     if args.top < 0:
         raise UsageError(f"--top {args.top} is negative; give the number of rows, or 0 for all.")
-    if (args.request or args.slowest is not None) and args.by is None and not args.errors:
+    if (args.request or args.request_id or args.slowest is not None) and args.by is None and not args.errors:
         args.by = "request"
     if args.errors and args.by not in (None, "errors"):
         raise UsageError(f"--errors and --by {args.by} are two reports; ask for one of them.")
@@ -138,7 +140,8 @@ def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.D
     if not args.json:
         facts |= {"at_most": args.top or None}  # plain values of a million functions would be a gigabyte
     if args.by == "request":
-        facts |= {"requests": args.request, "slowest": 1 if args.slowest is None else args.slowest}
+        default = _MOST_OF_A_TRACE if args.request_id else 1
+        facts |= {"requests": args.request, "slowest": default if args.slowest is None else args.slowest, "request_id": args.request_id}
     if args.html:  # the page needs them, and the pass for them keeps what the tree is made of
         trace.whole.derive("waits")
     if by.before:

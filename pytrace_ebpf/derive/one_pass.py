@@ -173,7 +173,7 @@ class _Pass:
             sink.end()
 
     def _made(self, engine: Engine) -> None:
-        rows = call_rows.table(engine.rows())
+        rows = call_rows.table(engine.rows(), self._trace.throttling)
         for sink in self._sinks:
             sink.rows(engine, rows)
 

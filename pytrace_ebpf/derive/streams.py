@@ -22,9 +22,10 @@ def calls(trace: Trace) -> Iterator[Iterator[pa.Table]]:
     A call that is its thread's last so far comes with a later segment. A table is there until the next but one is asked for.
     """
     engine, parts = begun(trace, rows=True)
+    throttling = trace.throttling
     for events, end_ns in parts:
-        yield (call_rows.table(engine.rows()) for count in engine.take(events, end_ns, PIECE) if count)
-    yield (call_rows.table(engine.rows()) for count in [engine.finish(trace.end_ns)] if count)
+        yield (call_rows.table(engine.rows(), throttling) for count in engine.take(events, end_ns, PIECE) if count)
+    yield (call_rows.table(engine.rows(), throttling) for count in [engine.finish(trace.end_ns)] if count)
 
 
 class _Calls(RowsSink):

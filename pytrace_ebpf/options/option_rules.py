@@ -20,11 +20,12 @@ REPORT: Applies = {
     "shapes": ("operator",),
     "request": ("request",),
     "slowest": ("request",),
+    "request_id": ("request",),
     "html": ("function", "request"),
     "compensate": ("function", "module", "operator", "blas"),
 }
 _OF_THREADS = ("thread", "core", "wait", "gil", "opcode", "request", "perfetto")  # --by and --to that a daemon's sums cannot answer
-EXPORT: Applies = {"value": ("folded", "pstats"), "min": ("folded", "callgrind")}
+EXPORT: Applies = {"request_id": ("otlp",), "value": ("folded", "pstats"), "min": ("folded", "callgrind")}
 
 
 def _of_streams() -> Iterator[tuple[str, object, str, str]]:
@@ -61,6 +62,7 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
 _PATTERNS = "QUALNAME, MODULE:QUALNAME or FILE:QUALNAME with * in any of them; may be given several times"
 REQUEST = f"these functions answer requests too: {_PATTERNS}"
 REQUESTS_ALONE = f"by request: those of these functions alone, which answer requests: {_PATTERNS}"
+REQUEST_ID = "the request with this trace id of OpenTelemetry or another tracer (docs/trace-ids.md), or with this number, alone"
 RUNS = ("cpus", "threads", "gil", "repeat", "output", "command")  # of `experiment`: without effect with --report
 
 

@@ -301,6 +301,7 @@ static bool make_row(struct engine *engine, struct thread *thread, struct call *
 #define STATE(number, name, known) .name##_ns = split->part[number], .self_##name##_ns = ended->self[number],
         STATES(STATE)
 #undef STATE
+        .throttled_ns = split->throttled,
         .first_cpu = split->first_cpu,
         .last_cpu = split->last_cpu,
         .migrations = split->migrations,

@@ -48,7 +48,7 @@ static bool same_queue(const struct timeline *one, const struct timeline *other,
     if (count != beyond(other, ts, &b))
         return false;
     for (size_t k = 0; k < count; k++)
-        if (a[k].ts != b[k].ts || a[k].cpu != b[k].cpu || a[k].kind != b[k].kind || a[k].to != b[k].to)
+        if (a[k].ts != b[k].ts || a[k].cpu != b[k].cpu || a[k].kind != b[k].kind || a[k].to != b[k].to || a[k].throttled != b[k].throttled)
             return false;
     return true;
 }
@@ -109,6 +109,7 @@ static void shift(const struct thrice *of, struct stamp *stamp)
     stamp->waits += of->is.waits - of->was.waits;
     stamp->migrations += of->is.migrations - of->was.migrations;
     stamp->slices += of->is.slices - of->was.slices;
+    stamp->throttled += of->is.throttled - of->was.throttled;
 }
 
 /* Whether a moment is the same in both, and what was spent up to it differs as at the moment of the states. */
@@ -123,7 +124,7 @@ static bool same_moment(const struct thrice *of, const struct moment *before, co
         timeline_foresee(&of->fresh->line, fresh->ns, &is);
     shift(of, &was);
     return was.unknown == is.unknown && was.state == is.state && !memcmp(was.spent, is.spent, sizeof is.spent) && was.preemptions == is.preemptions &&
-           was.waits == is.waits && was.migrations == is.migrations && was.slices == is.slices;
+           was.waits == is.waits && was.migrations == is.migrations && was.slices == is.slices && was.throttled == is.throttled;
 }
 
 /* What the next events look back at, where they do. */

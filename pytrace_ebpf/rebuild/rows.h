@@ -11,7 +11,7 @@
 #define ROW(X) \
     X(int64_t, call_id) X(int64_t, parent_id) X(int64_t, last_descendant_id) X(int64_t, next_sibling_id) X(int32_t, depth) \
     X(int32_t, layer) X(int32_t, pid) X(int32_t, tid) X(int32_t, func_id) X(int64_t, start_ns) X(int64_t, end_ns) \
-    X(int64_t, wall_ns) STATES(OF_CALL) X(int64_t, self_wall_ns) STATES(OF_SELF) X(int16_t, first_cpu) X(int16_t, last_cpu) X(int32_t, migrations) X(int32_t, preemptions) \
+    X(int64_t, wall_ns) STATES(OF_CALL) X(int64_t, throttled_ns) X(int64_t, self_wall_ns) STATES(OF_SELF) X(int16_t, first_cpu) X(int16_t, last_cpu) X(int32_t, migrations) X(int32_t, preemptions) \
     X(int32_t, waits) X(int64_t, frame) X(uint8_t, outermost) X(uint8_t, flags) X(int32_t, line) X(int32_t, call_line) X(int32_t, status) \
     X(uint8_t, known)
 

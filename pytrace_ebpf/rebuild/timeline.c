@@ -38,6 +38,7 @@ static void count(struct timeline *line, const struct change *change)
     }
     now->migrations += change->kind == IN && now->cpu >= 0 && now->cpu != change->cpu;
     now->slices += change->to == ON_CPU;
+    now->throttled += change->throttled;
 }
 
 static bool has_core(const struct change *change)
@@ -118,7 +119,7 @@ bool timeline_add(struct timeline *line, const struct sched_row *rows, size_t co
     for (size_t k = 0; k < count; k++) {
         if (to[k] == DROPPED)
             continue;
-        line->queue.change[line->count++] = (struct change){rows[k].ts, rows[k].cpu, rows[k].kind, to[k]};
+        line->queue.change[line->count++] = (struct change){rows[k].ts, rows[k].kind == IN ? rows[k].address : 0, rows[k].cpu, rows[k].kind, to[k]};
         line->decided = to[k];
     }
     look_for_next(line);
@@ -171,6 +172,9 @@ void timeline_between(const struct stamp *came, const struct stamp *went, int64_
         return; /* as is time after the thread's exit, which counts nowhere */
     split->known = known_of(spent);
     memcpy(split->part, spent, sizeof split->part);
+    split->throttled = went->throttled - came->throttled;
+    if (split->throttled > split->part[RUNQ]) /* the wait began before the interval */
+        split->throttled = split->part[RUNQ];
     split->preemptions = (int32_t)(went->preemptions - came->preemptions);
     split->waits = (int32_t)(went->waits - came->waits);
     split->migrations = (int32_t)(went->migrations - came->migrations);

@@ -7,6 +7,7 @@
 /* A scheduling event that changes a thread's state. */
 struct change {
     int64_t ts;
+    int64_t throttled; /* of the wait in the run queue that it ends, for a CPU quota */
     int16_t cpu; /* -1 unknown */
     uint8_t kind, to;
 };
@@ -21,7 +22,7 @@ struct knot {
 /* What is known of a thread at a moment. What happened between two moments is the difference of their stamps. */
 struct stamp {
     int64_t spent[TIMED]; /* curve: ON_CPU and RUNQ alone */
-    int64_t preemptions, waits, migrations, slices;
+    int64_t preemptions, waits, migrations, slices, throttled;
     int16_t first_cpu; /* core at the moment, or the first one after it; -1 not seen yet */
     int16_t cpu;       /* core at the moment, or the last one before it; -1 none */
     uint8_t state;
@@ -66,6 +67,7 @@ enum known {
 /* Where the time of an interval went. */
 struct split {
     int64_t part[PARTS];
+    int64_t throttled; /* of the time in the run queue */
     int32_t preemptions, waits, migrations;
     int16_t first_cpu, last_cpu;
     uint8_t known;

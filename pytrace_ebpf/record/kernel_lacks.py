@@ -8,7 +8,7 @@ from pytrace_ebpf.record.kernel import system_calls
 from pytrace_ebpf.record.kernel.abilities import calling
 from pytrace_ebpf.record.kernel.btf import KernelTypes
 from pytrace_ebpf.record.sampling.fields import fields as fields_of_samples
-from pytrace_ebpf.record.scheduling import resources, sched
+from pytrace_ebpf.record.scheduling import quota, resources, sched
 from pytrace_ebpf.record.scheduling.tracepoints import EXACT, TRACEPOINTS, WITHOUT
 
 
@@ -58,6 +58,8 @@ def _fields(kernel: KernelTypes) -> list[Lack]:
         found.append(Lack("ids", "the kernel's type information lacks a thread's number in its container, so that it is known by the host's alone"))
     if not resources.settings(kernel)["resources_known"]:
         found.append(Lack("resources", resources.NOT_KNOWN))
+    if not quota.settings(kernel)["quota_known"]:
+        found.append(Lack("quota", quota.NOT_KNOWN))
     try:
         fields_of_samples(kernel)
     except HostError as error:

@@ -75,6 +75,10 @@ class Logs:
         """One row per thread of other processes that was met, in the order of tid; columns as in schema.NEIGHBOURS."""
         return self._keyed("neighbours")
 
+    def external_switches(self) -> pd.DataFrame:
+        """One row each time a thread of another process left a core that a traced one waited for; columns as in schema.EXTERNAL_SWITCHES."""
+        return self._log("external_switches", None, None, None, [])
+
     def resources(self) -> pd.DataFrame:
         """One row per file, socket or the like that was waited for, in the order of resource_id; columns as in schema.RESOURCES."""
         return self._keyed("resources")

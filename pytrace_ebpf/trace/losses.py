@@ -30,6 +30,7 @@ _OF_ALL = (
     Loss("sched_in", 17, "switch to a thread", "switches to a thread", "how long the thread waited for the core, or had it, is not known there"),
     Loss("sched_out", 18, "switch away from a thread", "switches away from a thread", "what the thread did then is not known"),
     Loss("resource_ring", 20, "name of what was waited for", "names of what was waited for", "it is named when it is next waited for"),
+    Loss("external_ring", 21, "switch of another program", "switches of other programs", "who had a core meanwhile is not known for so many of them"),
     Loss("sched_waking", 19, "wake-up", "wake-ups", "how long the thread was blocked, and how long in the run queue, is not known there"),
 )  # of what is recorded whatever is asked for, and of the sources of calls
 LOST = {loss.name: loss for loss in sorted((*_OF_ALL, *(loss for stream in STREAMS for loss in stream.losses)), key=lambda loss: loss.number)}

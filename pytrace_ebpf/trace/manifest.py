@@ -55,7 +55,7 @@ SHAPE = Fields(
     },
     {
         "entry_line": Maybe(One(CALLER)),
-        "scheduling": Maybe(Fields({"source": Maybe(One("bpf", "perf", "cputime")), "why": str})), "ended": Maybe(str),
+        "scheduling": Maybe(Fields({"source": Maybe(One("bpf", "perf", "cputime")), "why": str}, {"throttling": WHOLE, "external_switches": WHOLE})), "ended": Maybe(str),
         "sampling": Maybe(_SAMPLING), "dropped": Maybe(_DROPPED), "targets": List(Fields({"pid": PID}, {"command": Maybe(str)})),
         "trigger": Maybe(_TRIGGER), "left_alone": List(Fields({"user": WHOLE, "times": WHOLE})),
         "patterns": Maybe(List(Fields({"option": str, "pattern": str, "fits": WHOLE, "known": WHOLE, "nearest": List(str)}))),

@@ -26,6 +26,7 @@ from pytrace_ebpf.trace.schema import (
     MEMORY,
     OPERATORS,
     REQUESTS,
+    RIVALS,
     STATEMENTS,
     TABLES,
     TASKS,
@@ -96,7 +97,12 @@ class Trace(Logs, Deriving):
         return list(self.manifest["segments"])
 
     @property
-    def scheduling(self) -> dict[str, str | None]:
+    def throttling(self) -> bool:
+        """Whether waits for a CPU quota were told apart from others for a core."""
+        return bool(self.scheduling.get("throttling"))
+
+    @property
+    def scheduling(self) -> dict[str, Any]:
         """Where scheduling came from: `source` ("bpf", "perf", "cputime" or None for nowhere) and `why`, a sentence."""
         return {"source": "bpf", "why": ""} | (self.manifest.get("scheduling") or {})
 
@@ -203,6 +209,15 @@ class Trace(Logs, Deriving):
         names, conditions = WAITS.known(columns), [] if where is None else [where]
         for some in [[part] for part in self._derived_parts(WAITS)] or [[]]:
             yield to_frame(self._load(WAITS, some, names, conditions), WAITS)
+
+    def rivals(self, start_ns: int | None = None, end_ns: int | None = None) -> pd.DataFrame:
+        """Who had the core while a thread waited for it, of waits that began in the window; columns as in schema.RIVALS.
+
+        The first use derives them and keeps them in the trace directory, as with the calls.
+        """
+        where = [pc.field("queued_ns") >= start_ns] if start_ns is not None else []
+        where += [pc.field("queued_ns") < end_ns] if end_ns is not None else []
+        return self._derived_rows(RIVALS, None, where)
 
     def tasks(
         self,

@@ -23,6 +23,8 @@ REQUESTS = Table(
         *(Column(name, "int64", "ns", _OF_WALL, True) for name in SPLIT),
         Column("awaited_ns", "int64", "ns", "of a coroutine: time suspended, between its resumes; else 0"),
         Column("status", _DICTIONARY, "", "as in calls or tasks"),
+        Column("trace_id", "string", "", "of distributed tracing, 32 hexadecimal digits: of the first span that OpenTelemetry's SDK made within it, else of the W3C header `traceparent` that it came with (docs/trace-ids.md); null for none", True),
+        Column("span_id", "string", "", "16 hexadecimal digits: that span; with a header the caller's", True),
     ),
     derived=True,
 )  # fmt: skip

@@ -90,7 +90,7 @@ SCHED = Table(
         Column("cpu", "int16", "", "core; for waking and migrate the one it is queued on; -1 unknown"),
         Column("state", "int32", "", "out, snapshot: task state as the kernel reports it (source perf: 0 or 1); no bit of 0x7f set = still runnable (preempted, or runnable at the snapshot); fork: 1 = shares its creator's memory (a thread, vfork); exit: the process's status as wait() gives it, + 0x20000, and 0x10000 where the kernel killed it for want of memory; 0 not known; 0x40000 more of the agent's own thread"),
         Column("syscall", "int32", "", "out, snapshot: number of the system call the thread is in; -1 none (user code, page fault); -2 not recorded (source perf): then neither what it waits for nor when it is woken is known"),
-        Column("address", "int64", "", "out, snapshot: first argument of that call: of futex its address or, where each waiter has a futex of its own, that of the Python lock it is for, and 1 for a stop-the-world pause, and where it is the own GIL of an interpreter beside the main one that GIL's address and 5; of read the descriptor; 0 for none; fork: id of the new thread in its own pid namespace, where that is another than the tracer's and is known, else 0"),
+        Column("address", "int64", "", "out, snapshot: first argument of that call: of futex its address or, where each waiter has a futex of its own, that of the Python lock it is for, and 1 for a stop-the-world pause, and where it is the own GIL of an interpreter beside the main one that GIL's address and 5; of read the descriptor; 0 for none; in: ns of the wait in the run queue that ends, for which the thread's control group had no CPU quota left; fork: id of the new thread in its own pid namespace, where that is another than the tracer's and is known, else 0"),
         Column("other_pid", "int32", "", "process of other_tid; 0 unknown"),
         Column("other_tid", "int32", "", "in: thread that left the core; out: thread that got it; waking: waker, 0 a timer or a device; migrate: core it came from; fork: creator; 0 idle or none"),
         Column("holder_tid", "int32", "", "out: the thread that held the main interpreter's GIL at that moment, or the one that this one waits for, which may be this one; 0 nobody; -1 not known. Else -1", absent=-1),
@@ -169,14 +169,29 @@ PROCESSES = Table(
     ),
 )
 
+EXTERNAL_SWITCHES = Table(
+    "external_switches",
+    "One row each time a thread of another process, or the idle thread, left a core for which a traced thread waited, in the order of time. With the rows of sched by which traced threads left "
+    "cores they say who had a core all the time that a thread waited for it.",
+    (),
+    (
+        _ts("ts", "when it left the core"),
+        Column("cpu", "int16", "", "core"),
+        _PID,
+        Column("tid", "int32", "", "thread, in neighbours; 0 the idle thread"),
+        Column("name", _DICTIONARY, "", "the kernel's name of it (comm) at that moment"),
+    ),
+)
+
 NEIGHBOURS = Table(
     "neighbours",
-    "One row per thread of another process that took a core from a traced thread or woke one.",
+    "One row per thread of another process that took a core from a traced thread, had one that a traced thread waited for, or woke one.",
     ("tid",),
     (
         _TID,
         Column("pid", "int32", "", "its process"),
         Column("name", "string", "", "the kernel's name of the thread (comm), when it was first met"),
+        Column("cgroup", "string", "", "path of its control group, of version 2 or else of the CPU controller; empty = the root, or not known", absent=""),
     ),
 )
 
@@ -220,6 +235,7 @@ CALLS = Table(
         _ts("end_ns", "return; for open_at_end the end of the recording"),
         Column("wall_ns", "int64", "ns", "end_ns - start_ns"),
         *(Column(f"{state.name}_ns", "int64", "ns", state.meaning, True) for state in STATES),
+        Column("throttled_ns", "int64", "ns", "of runq_wait_ns: its control group had no CPU quota left. Null where runq_wait_ns is, and where that was not recorded", True),
         Column("self_wall_ns", "int64", "ns", "wall_ns without the children"),
         *(
             Column(f"self_{name}", "int64", "ns", f"{name} without the children; null also where it is not known of a child. Where none of these is null they sum to self_wall_ns", True)
@@ -268,6 +284,7 @@ WAITS = Table(
         Column("waker_func_id", "int32", "", "function of the innermost call on waker_tid when that ended the wait or took the core; -1 none or unknown, for another program's thread, and for gil"),
         Column("waker_primitive_func_id", "int32", "", "where that is in such a module, or in asyncio, the function of these that the program called (Queue.put, Event.set); else -1"),
         Column("waker_caller_func_id", "int32", "", "the function that called it; else as waker_func_id"),
+        Column("throttled_ns", "int64", "ns", "of the time it waited for a core: its control group had no CPU quota left; null where that was not recorded", True),
         Column("own_func_id", "int32", "", "the innermost function of the program's own code that the call is of, or was made through; -1 none, or none since an event loop's"),
         Column("own_line", "int32", "", "line of that function that called what is of a library; null where it called nothing that is recorded, and where the line is not known", True),
         Column("own_called_func_id", "int32", "", "the function of a library that it called; -1 none"),
@@ -275,6 +292,22 @@ WAITS = Table(
         Column("waker_own_func_id", "int32", "", "as own_func_id, of the call of waker_func_id"),
         Column("cpu_before", "int16", "", "core it left; null where that was not seen", True),
         Column("cpu_after", "int16", "", "core it got", True),
+    ),
+    derived=True,
+)
+
+RIVALS = Table(
+    "rivals",
+    "One row per wait in the run queue and thread that had the core meanwhile, in the order of queued_ns; of a long wait there may be several, which add up. Derived from sched and external_switches, and "
+    "rebuildable. Waits in which a thread had no CPU quota left, or switches were lost, have none.",
+    (),
+    (
+        _PID,
+        Column("tid", "int32", "", "thread that waited"),
+        _ts("queued_ns", "since when: blocked_until_ns of its wait"),
+        Column("rival_pid", "int32", "", "process of rival_tid"),
+        Column("rival_tid", "int32", "", "thread that had the core: in threads, or in neighbours; 0 the idle thread, as while a core wakes up"),
+        _ts("ns", "for how long it had it during the wait"),
     ),
     derived=True,
 )
@@ -335,6 +368,6 @@ OPERATORS = Table(
     derived=True,
 )
 
-TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, NEIGHBOURS, RESOURCES, USAGE, LOSSES, LEFT_OUT, SAMPLES, STACKS, PROFILE, *(table for stream in STREAMS for table in stream.tables), CALLS, TREE, CALL_SITES, LINES, THREAD_TIMES, WAITS, TASKS, REQUESTS, OPERATORS, VALUES, STATEMENTS, MEMORY)}
+TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, EXTERNAL_SWITCHES, NEIGHBOURS, RESOURCES, USAGE, LOSSES, LEFT_OUT, SAMPLES, STACKS, PROFILE, *(table for stream in STREAMS for table in stream.tables), CALLS, TREE, CALL_SITES, LINES, THREAD_TIMES, WAITS, RIVALS, TASKS, REQUESTS, OPERATORS, VALUES, STATEMENTS, MEMORY)}
 # Of these a recorder merges parts as time goes by: a few rows in every segment, which are only ever read all together.
 MERGED_TABLES = (*(t.name for t in TABLES.values() if t.key and not t.derived), "usage", "losses", PROFILE.name)

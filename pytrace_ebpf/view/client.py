@@ -13,6 +13,7 @@ from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import Listing
 from pytrace_ebpf.view.names import named
 
+_ROOMY = 130  # cells: with fewer a statement beside the figures says too little
 _UNREAD = "(could not be read)"
 
 
@@ -29,7 +30,9 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
         if not facts["clients"]:
             return [Text("What client libraries are asked for was not recorded; the agent does so, unless --clients none is given.")]
         return [Text("No call of a client library that is known to the agent began here; docs/clients.md lists them.")]
-    shown = Listing(width, [(7, "calls"), (6, "total"), (6, "each"), (7, "longest")], ["asked by", "of", "for"], may_go=("longest", "each"))
+    shown = Listing(
+        width, [(7, "calls"), (6, "total"), (6, "each"), (7, "longest")], ["asked by", "of", "for"], may_go=("longest", "each"), above=width < _ROOMY
+    )
     for row in table.head(top).to_dict("records"):
         times = [text.duration(row[name]) for name in ("total_ns", "each_ns", "longest_ns")]
         shown.add([text.count(row["count"], 7), *times], partial(_who, row), partial(_whom, row), partial(_what, row))

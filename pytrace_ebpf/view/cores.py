@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pytrace_ebpf.analyze.time import cores
+from pytrace_ebpf.analyze.waits.rivals import rivals
 from pytrace_ebpf.derive.sinks.cores import CoreSums, core_sums
 from pytrace_ebpf.trace.schema import AGENT
 from pytrace_ebpf.units import plural
@@ -51,6 +52,10 @@ def facts(trace: Any, sums: CoreSums, at_most: int | None = None) -> dict[str, A
         "functions": plain(named(_most(sums.functions, at_most), names)),
         "functions_in_all": int(sums.functions["func_id"].nunique()),
         "migrations": plain(named(cores.migrations(trace.waits_by_part(cores.WAITS)), names)),
+        "rivals": plain(rivals(trace)) if trace.scheduling.get("external_switches") else [],
+        "throttled_ns": int(sum(part["throttled_ns"].fillna(0).sum() for part in trace.waits_by_part(("throttled_ns",))))
+        if trace.throttling
+        else None,
         "preempted_by": plain(cores.preemptions(trace.waits_by_part(cores.WAITS), trace.whole.threads(), trace.neighbours())),
         "affinity": plain(affinity(trace.usage(), trace.threads())),
     }
@@ -96,7 +101,11 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
         parts += [Text(), *_functions(more, width, top)]
     if more["migrations"]:
         parts += [Text(), *_moves(more, width, top)]
-    if more["preempted_by"]:
+    if more["throttled_ns"]:
+        parts += [Text(), _throttled(more, facts["wall_ns"])]
+    if more["rivals"]:
+        parts += [Text(), *_rivals(more, width, top)]
+    elif more["preempted_by"]:
         parts += [Text(), *_preempted(more, width, top)]
     return [*parts, Text(), *_affinity(facts, width, top)]
 
@@ -163,6 +172,26 @@ def _moves(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:
         out.add([text.count(row["times"]), str(row["cpu_before"]), str(row["cpu_after"])], name)
     whole = sum(row["times"] for row in more["migrations"])
     return [text.title("Moved to another core", f"{plural(whole, 'time')}; by the innermost call", width), out]
+
+
+def _throttled(more: dict[str, Any], wall_ns: int) -> RenderableType:
+    spent, threads = text.duration(more["throttled_ns"]), more["throttled_ns"] / max(1, wall_ns)
+    return Text.assemble(
+        ("No CPU quota left", "bold"),
+        f"   for {spent} of threads that could have run, {threads:.2f} of them on average: their control group is throttled",
+    )
+
+
+def _rivals(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:
+    out = Listing(width, [(6, "had it"), (6, "share"), (8, "tid")], ["thread", "control group"])
+    whole = sum(row["ns"] for row in more["rivals"])
+    for row in more["rivals"][:top]:
+        whose = "this program's own" if row["traced"] else f"pid {row['pid']}"
+        name = f"{text.clean(row['name'] or 'unknown')} ({whose})" if row["tid"] else "none: the core was waking up"
+        figures = [text.duration(row["ns"]), text.percent(row["ns"], whole), str(row["tid"])]
+        out.add(figures, partial(text.fit, name), partial(text.cut_left, text.clean(row["cgroup"])))
+    note = f"{min(top, len(more['rivals'])):,} of {len(more['rivals']):,}"
+    return [text.title("Who had the cores that threads waited for", note, width), out]
 
 
 def _preempted(more: dict[str, Any], width: int, top: int) -> list[RenderableType]:

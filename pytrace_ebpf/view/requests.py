@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pytrace_ebpf.analyze.requests.by_request import by_request
-from pytrace_ebpf.analyze.requests.one_request import RUN_QUEUE, OneRequest, one_request
+from pytrace_ebpf.analyze.requests.one_request import RUN_QUEUE, OneRequest, of_id, one_request
 from pytrace_ebpf.derive.calls.entry_points import asked, unmet
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import NARROW, PROSE, Listing
@@ -31,6 +31,8 @@ def found(trace: Any, calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.Da
     """analyze.requests.by_request's rows with the names of their endpoints; the sentence; and `slowest`, as many requests as facts["slowest"] says."""
     functions = trace.functions()
     requests = of_these(trace.requests(patterns=facts["requests"]), functions, facts["requests"])
+    if facts.get("request_id"):
+        requests = of_id(requests, facts["request_id"])
     table = named(by_request(requests), functions)
     longest = requests.sort_values("wall_ns", ascending=False, kind="stable").drop_duplicates("request_id").head(facts["slowest"] or 0)
     slowest = [_slow(trace, row, functions) for row in longest.to_dict("records")]
@@ -109,7 +111,8 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
 def _request(request: dict[str, Any], width: int, ascii_only: bool, states: text.States) -> list[RenderableType]:
     """Why one was slow: its bar, what it waited for, and its calls that took some time."""
     whole = request["wall_ns"]
-    title = f"{text.duration(whole)} in {text.clean(request['qualname'])}, request {request['request_id']}, {text.duration(request['after_ns'])} into the recording"
+    of_trace = f", trace {text.clean(request['trace_id'])}" if text.known(request["trace_id"]) else ""
+    title = f"{text.duration(whole)} in {text.clean(request['qualname'])}, request {request['request_id']}{of_trace}, {text.duration(request['after_ns'])} into the recording"
     lines: list[RenderableType] = [Text(), *(Text(line, "bold") for line in _wrapped(title, width))]
     lines += [Text(line) for sentence in _why(request) for line in _wrapped(sentence, width)]
     shown = _worth_showing(request["calls"], whole, request["func_id"])

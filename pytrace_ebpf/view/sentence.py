@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
-from pytrace_ebpf.analyze.waits.reasons import NOBODY, UNKNOWN
+from pytrace_ebpf.analyze.waits.reasons import NOBODY, QUOTA, UNKNOWN
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.names import in_full
 
@@ -221,11 +221,25 @@ def _main(parts: Sequence[Part], by: Sequence[str]) -> tuple[Any, ...] | None:
 def _rivals(queued: float, reasons: Reasons, own: int, names: Names) -> str:
     if queued < 0.2:
         return ""
-    most, share = _most(reasons()["runq"])
     much = "half" if 0.45 <= queued < 0.55 else _part(queued)
-    lacks = f"; {much} of its time it has no core"
-    if share < _DOMINATES or (most != NOBODY and most not in names):
+    lacks, parts = f"; {much} of its time it has no core", reasons()["runq"]
+    most, share = _most(parts)
+    if share < _DOMINATES or (most not in (NOBODY, QUOTA) and most not in names):
         return lacks
+    if most == QUOTA:
+        return f"{lacks}, as its control group has used up its CPU quota"
     if most == NOBODY:
-        return f"{lacks}: other programs have them"
+        return f"{lacks}: {_others(parts)}"
     return f"{lacks}: {_quoted(names[most])} {'on other threads has' if most == own else 'has'} them"
+
+
+def _others(parts: Sequence[Part]) -> str:
+    """Which other program has the cores; all of them where none has most."""
+    sums: dict[str, int] = {}
+    for part in parts:
+        if part["func_id"] == NOBODY and text.known(part.get("who")):
+            sums[part["who"]] = sums.get(part["who"], 0) + part["ns"]
+    most = max(sums, key=lambda who: sums[who], default="")
+    if not most or sums[most] < _DOMINATES * sum(part["ns"] for part in parts):
+        return "other programs have them"
+    return f"{_quoted(most)}, another program, has them"

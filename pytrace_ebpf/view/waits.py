@@ -8,7 +8,8 @@ import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytrace_ebpf.analyze.waits.by_wait import WAITS, by_wait
+from pytrace_ebpf.analyze.waits.by_wait import QUOTA, WAITS, by_wait
+from pytrace_ebpf.analyze.waits.rivals import main_rivals
 from pytrace_ebpf.trace.schema import OF_THE_INTERPRETER
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import Listing
@@ -29,7 +30,8 @@ def found(trace: Any, _calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.D
     parts = trace.waits_by_part((*WAITS, "own_func_id"))
     if chosen := only(facts.get("only"), "wait"):
         parts = _narrowed(trace, parts, chosen)
-    table = by_wait(parts, trace.whole.threads(), trace.neighbours(), trace.resources())
+    rivals = main_rivals(trace) if trace.scheduling.get("external_switches") else None
+    table = by_wait(parts, trace.whole.threads(), trace.neighbours(), trace.resources(), rivals)
     functions = trace.functions()
     table = named(named(table, functions), functions, "partner_")
     primitives = [table[f"{side}primitive_func_id"] for side in ("", "partner_")]
@@ -99,7 +101,7 @@ def _partner(row: dict[str, Any], width: int) -> Text:
         return Text("many")
     name, number = "(not known)", ""
     if row["partner_tid"] == 0:
-        name = {"gil": "(nobody)", "preempted": "(nobody)"}.get(row["kind"], "(timer, device)")
+        name = {"gil": "(nobody)", "preempted": "(nobody)", QUOTA: "(its control group)"}.get(row["kind"], "(timer, device)")
     elif row["partner_tid"] > 0:
         name = text.clean(row["partner_name"]) if text.known(row["partner_name"]) else "thread"
         number = f" {row['partner_tid']}"

@@ -67,3 +67,10 @@ def test_asked_for_nothing_nothing_is_told(run: Run) -> None:
 def test_filters_do_not_hide_what_clients_are_asked_for(run: Run) -> None:
     _, said, rows = recorded(run, "--include", "clients")
     assert {key: rows[key]["count"] for key in said["asked"] if key in rows} == said["asked"]
+
+
+def test_requests_have_the_ids_of_their_spans(run: Run) -> None:
+    directory, ended = run([sys.executable, str(TARGETS / "spans.py")], "-q", "--source", "agent")
+    assert ended.returncode == 0, ended.stderr
+    requests = pytrace_ebpf.open(directory).requests().sort_values("start_ns")
+    assert requests[["trace_id", "span_id"]].to_numpy().tolist() == json.loads(ended.stdout.splitlines()[-1])["spans"]

@@ -83,6 +83,7 @@ class Switch:
     kind: int
     cpu: int  # last core known
     migrated: bool = False
+    throttled: int = 0
 
 
 def timeline(rows: Sequence[Row], segments: list[tuple[int, int]], windows: list[list[int]], gil: tuple[int, int]) -> list[Switch]:
@@ -144,7 +145,7 @@ def _switch(out: list[Switch], ts: int, row: Row, later: list[Row], gil: tuple[i
     waits = "off_cpu" if row[6] == SYSCALL_UNKNOWN else "gil_wait" if row[6] == 202 and gil[0] <= row[7] < gil[1] else "blocked"
     if kind == SchedKind.IN:
         moved = cpu >= 0 and cpu != row[4]
-        out.append(Switch(ts, "on_cpu", kind, row[4], moved))
+        out.append(Switch(ts, "on_cpu", kind, row[4], moved, row[7]))
     elif kind == SchedKind.OUT:
         out.append(Switch(ts, "runq_wait" if runnable else waits, kind, row[4]))
     elif kind == SchedKind.WAKING:
@@ -176,7 +177,7 @@ def split(switches: list[Switch], start: int, end: int) -> dict[str, Any]:
     at_end = [s for s in switches if s.ts <= end][-1]
     inside = [s for s in switches if start < s.ts <= end]
     unknown = spent["unknown"] or spent["gone"] or (start == end and at_start.state in ("unknown", "gone"))
-    names = ("on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns", "first_cpu", "last_cpu", "migrations", "preemptions", "waits")
+    names = ("on_cpu_ns", "runq_wait_ns", "throttled_ns", "gil_wait_ns", "blocked_ns", "first_cpu", "last_cpu", "migrations", "preemptions", "waits")
     if unknown:
         return dict.fromkeys(names)
     came = [s for s in inside if s.state == "on_cpu"]
@@ -186,6 +187,7 @@ def split(switches: list[Switch], start: int, end: int) -> dict[str, Any]:
     whole = {
         "on_cpu_ns": spent["on_cpu"] if counted else None,
         "runq_wait_ns": spent["runq_wait"] if told and counted else None,
+        "throttled_ns": min(spent["runq_wait"], sum(s.throttled for s in inside)) if told and counted else None,
         "gil_wait_ns": spent["gil_wait"] if told else None,
         "blocked_ns": spent["blocked"] if told else None,
     }
@@ -372,6 +374,7 @@ def calls(
     start_ns: int,
     end_ns: int,
     cuts: Sequence[int] = (),
+    manifest: Any = None,
 ) -> list[dict[str, Any]]:
     """All calls, in the order of call_id; arguments as of synthetic.write_trace."""
     borders = [start_ns, *cuts, end_ns]
@@ -398,4 +401,6 @@ def calls(
             died = switches[-1].ts
         thread.end(max(end_ns if died is None else died, thread.last, switches[-1].ts))
         out += thread.rows(pid, tid, switches, windows, named)
+    if not (manifest or {}).get("scheduling", {}).get("throttling"):
+        out = [call | {"throttled_ns": None} for call in out]
     return out

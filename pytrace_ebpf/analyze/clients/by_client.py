@@ -11,6 +11,7 @@ from pytrace_ebpf.analyze.waits.resources import labels
 from pytrace_ebpf.derive import streams
 from pytrace_ebpf.derive.added import added
 from pytrace_ebpf.derive.calls.nesting import above
+from pytrace_ebpf.trace.libraries import in_library
 from pytrace_ebpf.trace.reader import Trace
 
 _CALL = ("call_id", "last_descendant_id", "func_id", "wall_ns", "resumed", "yielded")
@@ -63,6 +64,7 @@ def _outermost(trace: Trace) -> pd.DataFrame:
 def _resources(trace: Trace, asked: pd.DataFrame) -> None:
     """Fill in `resource`, one for all calls of a key, and `waited_ns` of each call."""
     called = labels(trace.resources()).dropna()
+    called = called[~called.map(in_library)]  # files that are read as the library imports what it needs
     ids, last = (asked[name].to_numpy(np.int64) for name in ("call_id", "last_descendant_id"))
 
     def waits() -> Iterator[pd.DataFrame]:

@@ -13,6 +13,7 @@ from pytrace_ebpf.analyze.findings.rules import RULES, classified
 from pytrace_ebpf.analyze.findings.sentences import Found, Names
 from pytrace_ebpf.analyze.findings.waited import SMALL_NS, Waited, waited
 from pytrace_ebpf.analyze.functions.own_code import NONE
+from pytrace_ebpf.analyze.waits.rivals import rivals
 
 COLUMNS = ["rule", "share", "ns", "sentence", "function", "file", "line", "resource", "other", "command", "confidence"]
 IDLE = "idle"
@@ -146,19 +147,34 @@ def _while_held(locks: pd.DataFrame, found: Found) -> dict[str, Any]:
 
 
 def _of_cores(trace: Any, at: Contexts, waits: Waited) -> list[Found]:
-    """Threads of own code that had no core, and who had it."""
+    """Threads of own code that had no core, and who had it; apart from that the time in which their control group had no CPU quota left."""
     rows = computed(at)
-    if not len(rows) or not (ns := int(rows["runq_ns"].sum())):
-        return []
-    by_own = rows.groupby("own_func_id")["runq_ns"].sum()
-    found = Found(rule="cores", ns=ns, own=int(by_own.idxmax()), evidence="--by core", whole_in_own=by_own.max() / ns)
     takers = waits.takers[waits.takers["own_func_id"] >= 0]
-    if len(takers) and (taken := int(takers["ns"].sum())) >= _MOSTLY * ns:
-        ours = int(takers.loc[takers["waker_pid"].isin(trace.processes()["pid"]), "ns"].sum())
-        names = trace.neighbours().drop_duplicates("tid").set_index("tid")["name"]
-        others = takers.assign(name=takers["waker_tid"].map(names)).groupby("name")["ns"].sum()
-        found.meanwhile = {"ours": ours / taken, "name": others.idxmax() if len(others) else None}
-    return [found]
+    out = []
+    for rule, column, some in (("cores", "runq_ns", rows), ("cpu-quota", "throttled_ns", takers)):
+        by_own = some.groupby("own_func_id")[column].sum()
+        if ns := int(by_own.sum()):
+            out.append(Found(rule=rule, ns=ns, own=int(by_own.idxmax()), evidence="--by core", whole_in_own=by_own.max() / ns))
+    for found in out[:1]:
+        found.meanwhile = _who_had_cores(trace, takers, found.ns)
+        found.ns -= sum(quota.ns for quota in out[1:])
+    return out
+
+
+def _who_had_cores(trace: Any, takers: pd.DataFrame, ns: int) -> dict[str, Any]:
+    """The share of the program's own threads, and the name of whoever else had them most; {} where that is not known of most of the time."""
+    if trace.scheduling.get("external_switches"):
+        had = rivals(trace)
+        had = had[had["tid"] != 0]
+        ours, others = had.loc[had["traced"], "ns"].sum(), had[~had["traced"]].groupby("name")["ns"].sum()
+        return {"ours": ours / had["ns"].sum(), "name": others.idxmax() if len(others) else None} if had["ns"].sum() else {}
+    taken = int(takers["ns"].sum())
+    if not taken or taken < _MOSTLY * ns:
+        return {}
+    ours = int(takers.loc[takers["waker_pid"].isin(trace.processes()["pid"]), "ns"].sum())
+    names = trace.neighbours().drop_duplicates("tid").set_index("tid")["name"]
+    others = takers.assign(name=takers["waker_tid"].map(names)).groupby("name")["ns"].sum()
+    return {"ours": ours / taken, "name": others.idxmax() if len(others) else None}
 
 
 def _of_computing(at: Contexts) -> list[Found]:

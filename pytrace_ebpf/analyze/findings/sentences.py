@@ -91,6 +91,8 @@ def sentence(found: Found, names: Names, of_ns: int) -> str:
         return _computes(found, names, own, much)
     if found.rule == "cores":
         return f"Threads wait {much}, for a core{_most(found, own)}{_had_by(found)}."
+    if found.rule == "cpu-quota":
+        return f"Threads wait {much}, for a CPU quota{_most(found, own)}: their control group has used it up."
     if found.rule == "gil":
         return f"Threads wait {much}, for the GIL{_most(found, own)}{_holder(found, names)}."
     if found.rule == "many-calls":

@@ -14,22 +14,12 @@ from pytrace_ebpf.derive.calls.primitives import PRIMITIVES, among
 from pytrace_ebpf.trace.schema import AGENT, OF_THE_INTERPRETER
 
 COLUMNS = (
-    "pid", "tid", "call_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "resource_id", "waker_pid", "waker_tid", "holder_tid",
+    "pid", "tid", "call_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "resource_id", "throttled_ns", "waker_pid", "waker_tid", "holder_tid",
     "func_id", "primitive_func_id", *(f"{whose}own_func_id" for whose in ("", "holder_", "waker_")), "own_line", "own_called_func_id",
 )  # fmt: skip
 KEY = [
-    "pid",
-    "own_func_id",
-    "own_line",
-    "own_called_func_id",
-    "on_loop",
-    "kind",
-    "syscall",
-    "resource",
-    "primitive_func_id",
-    "other_func_id",
-    "shakes_hands",
-]
+    "pid", "own_func_id", "own_line", "own_called_func_id", "on_loop", "kind", "syscall", "resource", "primitive_func_id", "other_func_id", "shakes_hands",
+]  # fmt: skip
 _PAIR = ["pid", "own_func_id", "primitive_func_id", "tid", "waker_tid"]
 _TAKER = ["own_func_id", "waker_pid", "waker_tid"]
 _THREAD = ["pid", "tid"]
@@ -51,8 +41,9 @@ _MOST = 0.5
 
 @dataclass(frozen=True)
 class Waited:
-    """rows: by KEY, ns, waits, and small_ns, of those that take less than SMALL_NS; of own code, and not for work. idle: by thread, ns. takers: of time without
-    a core by own function and who had it, ns. locks: of locks.py.
+    """rows: by KEY, ns, waits, and small_ns, of those that take less than SMALL_NS; of own code, and not for work. idle: by thread, ns.
+
+    takers: of time without a core by own function and who took it, ns, of which throttled_ns without a CPU quota. locks: of locks.py.
     """
 
     rows: pd.DataFrame
@@ -70,7 +61,7 @@ def waited(trace: Any, at: Contexts) -> Waited:
     rows, idle, takers, pairs, locks = (
         Added(KEY, _SUMS),
         Added(_THREAD, {"ns": "sum"}),
-        Added(_TAKER, {"ns": "sum"}),
+        Added(_TAKER, {"ns": "sum", "throttled_ns": "sum"}),
         Added(_PAIR, {"ns": "sum"}),
         Locks(),
     )
@@ -78,7 +69,7 @@ def waited(trace: Any, at: Contexts) -> Waited:
         some = _named(part[(part["call_id"] >= 0) & ~part["tid"].isin(ours)], at, called, handshakes)
         locks.add(some)
         preempted = some["kind"] == "preempted"
-        takers.add(some[preempted])
+        takers.add(some[preempted | (some["throttled_ns"] > 0)])
         some = some[~preempted]
         nothing_to_do = _is_idle(some, clients, names)
         idle.add(some[nothing_to_do])
@@ -116,6 +107,7 @@ def _named(part: pd.DataFrame, at: Contexts, called: "pd.Series[Any]", handshake
         small_ns=ns.where(ns < SMALL_NS, 0),
         waits=1,
         shakes_hands=out["func_id"].isin(handshakes),
+        throttled_ns=out["throttled_ns"].fillna(0).astype(np.int64),
         own_line=out["own_line"].fillna(-1).astype(np.int64),
         own_depth=out["own_depth"].fillna(0).astype(np.int64),
         on_loop=out["on_loop"].fillna(0).astype(bool),

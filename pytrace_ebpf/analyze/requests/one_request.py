@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from pytrace_ebpf.derive import streams
 from pytrace_ebpf.derive.calls.nesting import levels
+from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import CALLS
@@ -21,6 +22,7 @@ _CALL = ("call_id", "parent_id", "func_id", "depth", "wall_ns", *SPLIT, "self_wa
 _WAIT = ("func_id", "kind", "syscall", "start_ns", "blocked_until_ns", "end_ns")
 RUN_QUEUE = BY_NAME["runq_wait"].label  # the kind of a wait for a core
 _NEARLY = 0.9
+_TRACE_DIGITS = 32
 
 Ints = npt.NDArray[np.int64]
 
@@ -37,6 +39,18 @@ class OneRequest:
     tree: pd.DataFrame
     waits: pd.DataFrame
     awaited: tuple[list[int], int]
+
+
+def of_id(requests: pd.DataFrame, wanted: str) -> pd.DataFrame:
+    """Those of `requests` (schema.REQUESTS) that have this trace_id, or this request_id. Raises UsageError where none has."""
+    is_number = wanted.isdecimal() and len(wanted) < _TRACE_DIGITS
+    found = requests[requests["request_id"] == int(wanted) if is_number else requests["trace_id"] == wanted.lower()]
+    if len(found):
+        return found
+    some = requests["trace_id"].notna().sum()
+    known = f"{some:,} of {len(requests):,} requests have one" if some else "no request has one (docs/trace-ids.md)"
+    what = f"request {wanted}" if is_number else f"trace id {wanted}"
+    raise UsageError(f"No request of this trace is {what}" + ("." if is_number else f"; {known}."))
 
 
 def one_request(trace: Trace, request: dict[str, Any]) -> OneRequest:

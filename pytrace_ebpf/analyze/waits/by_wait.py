@@ -8,14 +8,16 @@ import pandas as pd
 
 from pytrace_ebpf.analyze.waits.resources import labels
 from pytrace_ebpf.analyze.waits.resources import named as resource_of
+from pytrace_ebpf.analyze.waits.rivals import throttled
 from pytrace_ebpf.derive.added import Added
 from pytrace_ebpf.trace.schema import AGENT, OF_THE_INTERPRETER
 
 WAITS = (
     "pid", "tid", "func_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "lock_address", "resource_id",
-    "waker_pid", "waker_tid", "holder_tid", "holder_func_id", "waker_caller_func_id", "waker_primitive_func_id",
+    "throttled_ns", "waker_pid", "waker_tid", "holder_tid", "holder_func_id", "waker_caller_func_id", "waker_primitive_func_id",
     "primitive_func_id", "caller_func_id",
 )  # fmt: skip
+QUOTA = "cpu quota"
 _MAIN = {
     "func_ns": ["func_id"],
     "partner_ns": ["partner_tid", "partner_pid"],
@@ -27,18 +29,21 @@ _FINEST = [*_KEY, "tid", *dict.fromkeys(column for columns in _MAIN.values() for
 _SUMS = {"waits": "sum", "total_ns": "sum", "longest_ns": "max", "queued_ns": "sum", "queue_known": "max"}
 
 
-def by_wait(parts: Iterable[pd.DataFrame], threads: pd.DataFrame, neighbours: pd.DataFrame, resources: pd.DataFrame) -> pd.DataFrame:
+def by_wait(
+    parts: Iterable[pd.DataFrame], threads: pd.DataFrame, neighbours: pd.DataFrame, resources: pd.DataFrame, rivals: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """One row per function of derive.calls.primitives and its caller, per lock, else per kind, system call and resource; longest total first.
 
     The agent's own thread is left out.
 
-    `parts` (Trace.waits_by_part) need WAITS, the others schema.THREADS, NEIGHBOURS and RESOURCES.
-    Out: kind, primitive_func_id (Queue.get; -1 none), syscall (null where that is known), resource (what was behind the descriptor, in words, as resources.labels has it; null for
-    none, and where the function is known), lock_pid and lock_address (null but for locks without), waits (their number),
+    `parts` (Trace.waits_by_part) need WAITS, the others schema.THREADS, NEIGHBOURS and RESOURCES, and waits.rivals.main_rivals where these are known.
+    Out: kind (of schema.WAIT_KINDS; QUOTA: preempted as the control group had no CPU quota left), primitive_func_id (Queue.get; -1 none), syscall (null
+    where that is known), resource (what was behind the descriptor, in words, as resources.labels has it;
+    null for none, and where the function is known), lock_pid and lock_address (null but for locks without), waits (their number),
     total_ns, queued_ns (of it, runnable
     but without a core; null where not recorded), longest_ns, threads (how many waited); func_id (-1 no call) and func_ns, the function
     in which most of it was waited, that called primitive_func_id where there is one; partner_pid, partner_tid (0 nobody, -1 not known), partner_name
-    (null not known) and partner_ns, the thread that most of it was waited for: that held the GIL, took the core, or ended the wait (released the lock); partner_func_id and
+    (null not known) and partner_ns, the thread that most of it was waited for: that held the GIL, had the core, or ended the wait (released the lock); partner_func_id and
     partner_func_ns, the function in which such threads were for most of it (-1 no call, or not known), and partner_primitive_func_id,
     what it called (Queue.put; -1 none).
     """
@@ -47,7 +52,7 @@ def by_wait(parts: Iterable[pd.DataFrame], threads: pd.DataFrame, neighbours: pd
     ours = threads.loc[threads["name"] == AGENT, "tid"]
     called = labels(resources)
     for part in parts:
-        rows = _rows(part[~part["tid"].isin(ours)], called)
+        rows = _rows(part[~part["tid"].isin(ours)], called, rivals)
         # Rows are added up once, to what every sum below can still tell apart: mostly a few rows of very many.
         rows = (
             rows.groupby(_FINEST, dropna=False, as_index=False, observed=True)
@@ -69,13 +74,14 @@ def by_wait(parts: Iterable[pd.DataFrame], threads: pd.DataFrame, neighbours: pd
     return table.drop(columns="named_func_id").sort_values("total_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-def _rows(waits: pd.DataFrame, called: "pd.Series[Any]") -> pd.DataFrame:
+def _rows(waits: pd.DataFrame, called: "pd.Series[Any]", rivals: pd.DataFrame | None) -> pd.DataFrame:
     """`waits` with what is to be added, and by what; `called`: of resources.labels."""
     rows = waits.copy(deep=False)
+    rows["kind"] = rows["kind"].astype("object").mask((rows["kind"] == "preempted") & throttled(rows), QUOTA)
     rows["total_ns"] = rows["longest_ns"] = rows["end_ns"] - rows["start_ns"]
     rows["queued_ns"], rows["queue_known"] = rows["end_ns"] - rows["blocked_until_ns"], rows["blocked_until_ns"].notna()
     rows["waits"] = 1
-    gil, named = rows["kind"] == "gil", (rows["primitive_func_id"] >= 0) & ~rows["kind"].isin((*OF_THE_INTERPRETER, "preempted"))
+    gil, named = rows["kind"] == "gil", (rows["primitive_func_id"] >= 0) & ~rows["kind"].isin((*OF_THE_INTERPRETER, "preempted", QUOTA))
     lock = rows["kind"].isin(("lock", "object-lock")) & ~named
     rows["primitive_func_id"] = rows["primitive_func_id"].where(named, -1)
     rows["named_func_id"] = rows["caller_func_id"].where(named, -1)
@@ -87,4 +93,20 @@ def _rows(waits: pd.DataFrame, called: "pd.Series[Any]") -> pd.DataFrame:
     rows["partner_pid"] = rows["waker_pid"].fillna(-1).where(~gil, rows["pid"]).astype(np.int64)
     rows["partner_func_id"] = rows["waker_caller_func_id"].where(~gil, rows["holder_func_id"])
     rows["partner_primitive_func_id"] = rows["waker_primitive_func_id"].where(~gil, -1)
+    _of_queue(rows, rivals)
     return rows
+
+
+def _of_queue(rows: pd.DataFrame, rivals: pd.DataFrame | None) -> None:
+    """The partner of those that lost their core: of a quota nobody, else who had it longest, where that is not who took it."""
+    quota = rows["kind"] == QUOTA
+    for name, nobody in (("partner_tid", 0), ("partner_pid", 0), ("partner_func_id", -1), ("partner_primitive_func_id", -1)):
+        rows.loc[quota, name] = nobody
+    if rivals is None:
+        return
+    preempted = rows["kind"] == "preempted"
+    found = rows.loc[preempted, ["tid", "blocked_until_ns"]].merge(rivals, how="left", on=["tid", "blocked_until_ns"]).set_axis(rows.index[preempted])
+    others = found[found["rival_tid"].notna() & (found["rival_tid"] != rows["partner_tid"][preempted])]
+    rows.loc[others.index, "partner_tid"] = others["rival_tid"].astype(np.int64)
+    rows.loc[others.index, "partner_pid"] = others["rival_pid"].astype(np.int64)
+    rows.loc[others.index, ["partner_func_id", "partner_primitive_func_id"]] = -1

@@ -9,13 +9,13 @@ from pytrace_ebpf.analyze.waits.resources import labels, named
 from pytrace_ebpf.derive.added import Added
 
 WAIT_COLUMNS = (
-    "func_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "resource_id",
-    "waker_pid", "waker_tid", "holder_tid", "holder_func_id", "waker_func_id",
+    "tid", "func_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "resource_id",
+    "waker_pid", "waker_tid", "holder_tid", "holder_func_id", "waker_func_id", "throttled_ns",
 )  # fmt: skip
-UNKNOWN, NOBODY = -1, -2
+UNKNOWN, NOBODY, QUOTA = -1, -2, -3
 
 Part: TypeAlias = dict[str, Any]
-_BY = {"gil": ["func_id"], "blocked": ["kind", "syscall", "resource", "func_id"], "runq": ["func_id"]}
+_BY = {"gil": ["func_id"], "blocked": ["kind", "syscall", "resource", "func_id"], "runq": ["func_id", "who"]}
 
 
 def reasons(trace: Any, func_id: int) -> dict[str, list[Part]]:
@@ -24,18 +24,40 @@ def reasons(trace: Any, func_id: int) -> dict[str, list[Part]]:
     Out: lists of {ns, ...}, most time first:
     gil: by func_id of the holder, NOBODY where it was free;
     blocked: by kind, syscall (None for none), resource (as resources.labels has it, None for none) and func_id of who ended it, NOBODY where that is no traced thread;
-    runq: of the times that the core was taken from it, by func_id of who got it, NOBODY as before.
+    runq: by func_id of who had the core meanwhile, NOBODY as before, with `who`, its name (None where that is not known), and QUOTA where its control group had no CPU quota left;
+    where others' switches were not recorded, of the times that the core was taken from it, by who got it.
     func_id is UNKNOWN where that thread was in no call, or is not known.
     """
     sums = {name: Added(by, {"ns": "sum"}) for name, by in _BY.items()}
     pids, called = trace.processes()["pid"], labels(trace.resources())
+    had = _had_core(trace) if trace.scheduling.get("external_switches") else None
     for part in trace.waits_by_part(WAIT_COLUMNS):
-        for name, rows in _parts(part[part["func_id"] == func_id].reset_index(drop=True), pids, called).items():
+        for name, rows in _parts(part[part["func_id"] == func_id].reset_index(drop=True), pids, called, had).items():
             sums[name].add(rows)
     return {name: _rows(each.table) for name, each in sums.items()}
 
 
-def _parts(waits: pd.DataFrame, pids: "pd.Series[int]", called: "pd.Series[Any]") -> dict[str, pd.DataFrame]:
+def _had_core(trace: Any) -> pd.DataFrame:
+    """Of each wait who had the core: tid, blocked_until_ns, rival_tid, who, ns."""
+    names = trace.neighbours().drop_duplicates("tid").set_index("tid")["name"]
+    rows = trace.rivals(trace.start_ns, trace.end_ns)
+    own = rows["rival_pid"].isin(trace.processes()["pid"])
+    who = rows["rival_tid"].map(names).astype("object").mask(own, None)
+    out = rows.assign(who=who, own=own).rename(columns={"queued_ns": "blocked_until_ns"})
+    return out[["tid", "blocked_until_ns", "rival_tid", "who", "own", "ns"]]
+
+
+def _queued(waits: pd.DataFrame, had: pd.DataFrame) -> pd.DataFrame:
+    """By who had the core: func_id, who, ns; and for how long there was no quota."""
+    rows = waits[["tid", "blocked_until_ns", "waker_tid", "waker_func_id"]].merge(had, on=["tid", "blocked_until_ns"])
+    took = rows["own"] & (rows["waker_tid"] == rows["rival_tid"]).fillna(False)
+    rows["func_id"] = np.where(took, rows["waker_func_id"], np.where(rows["own"], UNKNOWN, NOBODY))
+    quota = waits["throttled_ns"].fillna(0).astype(np.int64)
+    none_left = pd.DataFrame({"func_id": QUOTA, "who": None, "ns": quota[quota > 0]})
+    return pd.concat([rows[["func_id", "who", "ns"]].astype({"who": "object"}), none_left.astype({"who": "object"})], ignore_index=True)
+
+
+def _parts(waits: pd.DataFrame, pids: "pd.Series[int]", called: "pd.Series[Any]", had: pd.DataFrame | None) -> dict[str, pd.DataFrame]:
     kind, start = waits["kind"].astype("object"), waits["start_ns"]
     until = waits["blocked_until_ns"].fillna(waits["end_ns"]).astype(np.int64)
     gil, preempted = kind == "gil", kind == "preempted"
@@ -44,7 +66,8 @@ def _parts(waits: pd.DataFrame, pids: "pd.Series[int]", called: "pd.Series[Any]"
     held = gil & (waits["holder_tid"] != 0)
     waits["func_id"] = waits["holder_func_id"].where(held, waits["waker_func_id"].where(ended, NOBODY))
     waits["kind"], waits["syscall"], waits["resource"] = kind, waits["syscall"].astype("object"), named(waits, called)
-    return {"gil": waits[gil], "blocked": waits[~gil & ~preempted], "runq": waits[preempted]}
+    runq = waits[preempted].assign(who=None) if had is None else _queued(waits, had)
+    return {"gil": waits[gil], "blocked": waits[~gil & ~preempted], "runq": runq}
 
 
 def _rows(sums: pd.DataFrame) -> list[Part]:

@@ -45,6 +45,7 @@ _RESUMED, _YIELDED = 32, 64
 _KNOWN = {
     **{f"{state.name}_ns": state.known for state in STATES},
     **{f"self_{state.name}_ns": state.known << _OF_SELF for state in STATES},
+    "throttled_ns": next(state.known for state in STATES if state.name == "runq_wait"),
     **dict.fromkeys(("migrations", "preemptions", "waits"), _HAS_COUNTS),
 }  # fmt: skip
 _NULL_BELOW_0 = ("first_cpu", "last_cpu", "call_line")
@@ -52,8 +53,8 @@ _NAMES = {"layer": LAYERS, "status": STATUSES}
 _FLAGS = {"resumed": _RESUMED, "yielded": _YIELDED}
 
 
-def table(rows: dict[str, _Array]) -> pa.Table:
-    """`rows` (rebuild.engine.Engine.rows) as schema.CALLS without worker_on_cpu_ns, in the same memory."""
+def table(rows: dict[str, _Array], throttling: bool) -> pa.Table:
+    """`rows` (rebuild.engine.Engine.rows) as schema.CALLS without worker_on_cpu_ns, in the same memory; throttled_ns is null without `throttling`."""
     bits: dict[int, pa.Buffer | None] = {}
 
     def known(bit: int) -> pa.Buffer | None:
@@ -63,6 +64,8 @@ def table(rows: dict[str, _Array]) -> pa.Table:
 
     def column(name: str, type_: pa.DataType) -> pa.Array:
         count = len(rows["known"])
+        if name == "throttled_ns" and not throttling:
+            return pa.nulls(count, type_)
         if name == "worker_on_cpu_ns":  # filled in by derive/calls/workers.py
             return pa.nulls(count, type_)
         if name in _NAMES:

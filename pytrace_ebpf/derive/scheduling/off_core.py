@@ -27,10 +27,11 @@ _ROW = np.dtype(
 WAIT = np.dtype(
     [
         ("key", "i8"), ("start_ns", "i8"), ("blocked_until_ns", "i8"), ("end_ns", "i8"), ("kind", "i1"), ("syscall", "i4"),
-        ("lock_address", "i8"), ("resource_id", "i8"), ("waker_pid", "i4"), ("waker_tid", "i4"), ("holder_tid", "i4"), ("cpu_before", "i2"), ("cpu_after", "i2"),
+        ("lock_address", "i8"), ("resource_id", "i8"), ("waker_pid", "i4"), ("waker_tid", "i4"), ("holder_tid", "i4"),
+        ("throttled_ns", "i8"), ("cpu_before", "i2"), ("cpu_after", "i2"),
     ]
 )  # fmt: skip
-"""schema.WAITS: key = (pid << 32 | tid), kind a place in WAIT_KINDS, -1 null; of waker_tid too, and of resource_id."""
+"""schema.WAITS: key = (pid << 32 | tid), kind a place in WAIT_KINDS, -1 null; of waker_tid too, of resource_id and of throttled_ns."""
 
 Rows = npt.NDArray[Any]
 
@@ -38,9 +39,9 @@ Rows = npt.NDArray[Any]
 class Waits:
     """Waits (WAIT) from scheduling rows, some segments at a time."""
 
-    def __init__(self, processes: pd.DataFrame, losses: pd.DataFrame, start_ns: int, machine: str) -> None:
-        """The tables schema.PROCESSES and LOSSES, when recording began, and what `uname -m` said."""
-        self._processes, self._machine = processes, machine
+    def __init__(self, processes: pd.DataFrame, losses: pd.DataFrame, start_ns: int, machine: str, throttling: bool = False) -> None:
+        """The tables schema.PROCESSES and LOSSES, when recording began, what `uname -m` said, and whether it was recorded for how long threads were throttled."""
+        self._processes, self._machine, self._throttling = processes, machine, throttling
         self._states = States(start_ns, windows_of(losses, SCHED_LOSSES), machine)
         self._threads = split.Threads()
         self._going_on = np.zeros(0, _ROW)  # rows of the waits that have not ended
@@ -77,17 +78,19 @@ class Waits:
         self._going_on = rows[np.isin(last_begin, begin[~over])]
         begin, end = begin[over], end[over]
         got = rows["to"][end] == ON_CPU
-        return self._waits(rows, begin, rows["ts"][end], got, np.where(got, rows["cpu"][end], -1), continues)
+        throttled = np.where(got & (rows["kind"][end] == SchedKind.IN), rows["address"][end], 0)
+        return self._waits(rows, begin, rows["ts"][end], got, np.where(got, rows["cpu"][end], -1), throttled, continues)
 
     def open(self, end_ns: int = _NEVER) -> Rows:
         """Those that have not ended so far, as if at `end_ns` they did."""
         rows = self._going_on
         begin, _, continues = _intervals(rows)
         end = np.maximum.reduceat(rows["ts"], begin) if len(begin) else rows["ts"]
-        return self._waits(rows, begin, np.maximum(end, end_ns), np.zeros(len(begin), bool), np.full(len(begin), -1), continues)
+        got, unknown = np.zeros(len(begin), bool), np.full(len(begin), -1)
+        return self._waits(rows, begin, np.maximum(end, end_ns), got, unknown, np.zeros(len(begin), np.int64), continues)
 
-    def _waits(self, rows: Rows, begin: Ints, end_ns: Ints, got: Bools, cpu_after: Ints, continues: Bools) -> Rows:
-        """The waits that rows `begin` began, ended at `end_ns`: those that `got` a core, `cpu_after`."""
+    def _waits(self, rows: Rows, begin: Ints, end_ns: Ints, got: Bools, cpu_after: Ints, throttled: Ints, continues: Bools) -> Rows:
+        """The waits that rows `begin` began, ended at `end_ns`: those that `got` a core, `cpu_after`, and were `throttled` for so long."""
         first = rows[begin]
         recorded = first["to"] == SLEPT  # but not when it was woken
         queued, unsplit = first["to"] == RUNQ, (first["to"] == OFF) | recorded
@@ -107,6 +110,7 @@ class Waits:
         for column, source in (("waker_pid", "other_pid"), ("waker_tid", "other_tid")):
             out[column] = np.where(first["syscall"] == SYSCALL_UNKNOWN, -1, np.where(ended_by, waker[source], 0))
         out["holder_tid"] = np.where((first["to"] == GIL) & (first["kind"] == SchedKind.OUT), first["holder_tid"], HOLDER_UNKNOWN)
+        out["throttled_ns"] = np.minimum(throttled, end_ns - out["blocked_until_ns"]) if self._throttling else -1
         out["cpu_before"] = np.where(first["kind"] == SchedKind.OUT, first["cpu"], -1)
         out["cpu_after"] = cpu_after
         return out[out["end_ns"] > out["start_ns"]]

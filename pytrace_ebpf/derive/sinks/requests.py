@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from pytrace_ebpf.derive.arrow_table import from_frame
-from pytrace_ebpf.derive.calls import entry_points, own_code
+from pytrace_ebpf.derive.calls import entry_points, own_code, trace_contexts
 from pytrace_ebpf.derive.calls.nesting import above, levels
 from pytrace_ebpf.derive.sink import RowsOf, RowsSink
 from pytrace_ebpf.derive.sinks.tasks import ASYNC_GENERATOR, COROUTINE
@@ -91,7 +91,8 @@ class Requests(RowsSink):
         joined = pd.concat(self._parts) if self._parts else REQUESTS.arrow.empty_table().to_pandas().reindex(columns=list(_COLUMNS))
         calls = joined.sort_values("call_id", ignore_index=True)
         tasks = _tasks(self.trace, self.trace.functions(), calls, self._entries)
-        found = [_requests(calls, tasks, of, self._namers, self._named) for of in (self._kinds, self._asked)]
+        contexts = trace_contexts.of_trace(self.trace)
+        found = [_requests(calls, tasks, of, self._namers, self._named, contexts) for of in (self._kinds, self._asked)]
         rows = pd.concat(found).sort_values(["request_id", "kind"], ignore_index=True)
         if len(rows):
             write(REQUESTS, from_frame(REQUESTS, rows), self.into / part_name(0))
@@ -142,8 +143,8 @@ def _tasks(trace: Trace, functions: pd.DataFrame, calls: pd.DataFrame, entries: 
     return rows[rows["func_id"].isin(asynchronous)]
 
 
-def _requests(calls: pd.DataFrame, tasks: pd.DataFrame, kinds: "pd.Series[str]", namers: Ints, named: Ints) -> pd.DataFrame:
-    """The requests that are calls of the functions in `kinds` (by func_id)."""
+def _requests(calls: pd.DataFrame, tasks: pd.DataFrame, kinds: "pd.Series[str]", namers: Ints, named: Ints, contexts: pd.DataFrame) -> pd.DataFrame:
+    """The requests that are calls of the functions in `kinds` (by func_id), with those of `contexts` (schema.TRACE_CONTEXTS) that are within them."""
     function = calls["func_id"].to_numpy(np.int64)
     outer, nesting = above(calls)
     is_namer, entry = np.isin(function, namers), np.where(np.isin(function, kinds.index), np.arange(len(calls)), -1)
@@ -157,14 +158,16 @@ def _requests(calls: pd.DataFrame, tasks: pd.DataFrame, kinds: "pd.Series[str]",
     joined = tasks[tasks["coroutine_id"].isin(outermost["call_id"])].rename(columns={"coroutine_id": "request_id"})
     joined = joined.assign(wall_ns=joined["end_ns"] - joined["start_ns"])
     rows = pd.concat([part.astype({"status": object}) for part in (whole, joined) if len(part)] or [whole.astype({"status": object})])
-    request = _continued(outermost, rows["request_id"]).reindex(np.arange(len(calls)), fill_value=-1).to_numpy(np.int64)
+    continued = _continued(outermost, rows["request_id"])
+    ids = trace_contexts.of_requests(contexts, outermost, continued.reindex(outermost.index).to_numpy(np.int64))
+    request = continued.reindex(np.arange(len(calls)), fill_value=-1).to_numpy(np.int64)
     names = np.isin(function, named) & (outer >= 0) & is_namer[outer] & (entry >= 0)
     endpoints = pd.DataFrame(
         {"request_id": request[entry[names]], "endpoint": function[names], "depth": depth[names], "wall_ns": calls["wall_ns"][names]}
     )
     endpoint = endpoints.sort_values(["depth", "wall_ns"], kind="stable").groupby("request_id")["endpoint"].last()
     answered = rows["request_id"].map(endpoint).where(rows["func_id"].isin(namers)).fillna(rows["func_id"]).astype(np.int64)
-    rows = rows.assign(endpoint_func_id=answered, kind=rows["func_id"].map(kinds))
+    rows = rows.assign(endpoint_func_id=answered, kind=rows["func_id"].map(kinds), **{name: rows["request_id"].map(ids[name]) for name in ids})
     return rows[REQUESTS.arrow.names]
 
 

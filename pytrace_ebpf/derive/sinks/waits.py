@@ -54,7 +54,7 @@ class Waits(Sink):
 
     def begin(self, engines: Shards, first: int, state: State | None) -> None:
         trace = self.trace
-        self._off_core = off_core.Waits(trace.processes(), trace.losses(), trace.start_ns, machine_of(trace.manifest))
+        self._off_core = off_core.Waits(trace.processes(), trace.losses(), trace.start_ns, machine_of(trace.manifest), trace.throttling)
         self._moments, self._held = Moments(engines, _kinds(trace.functions())), np.zeros(0, WAIT)
         if state is not None:
             self._off_core.resume(state)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from pytrace_ebpf.record.cpython import parking
 from pytrace_ebpf.record.cpython.gil import Holders
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.kernel.btf import KernelTypes
-from pytrace_ebpf.record.output.tables import sched_columns
+from pytrace_ebpf.record.output.tables import Columns, sched_columns
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.memory import Memory
 from pytrace_ebpf.record.process.opened import Descriptors
@@ -21,7 +22,7 @@ from pytrace_ebpf.record.process.pinned import Pinned
 from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.process.target import living_threads
 from pytrace_ebpf.record.recorder import Rows
-from pytrace_ebpf.record.scheduling import resources
+from pytrace_ebpf.record.scheduling import quota, resources
 from pytrace_ebpf.record.scheduling.scheduling import Scheduling
 from pytrace_ebpf.record.scheduling.tracepoints import EXACT, LIVES, NOT_NEEDED, TRACEPOINTS, WITHOUT
 from pytrace_ebpf.trace.schema import LOSS_CLASSES, SchedKind
@@ -31,9 +32,11 @@ _STATE_BITS = {"R": 0, "S": 1, "D": 2, "T": 4, "t": 8, "X": 16, "Z": 32, "P": 64
 _PAGE = 4096
 _INTERVAL_S = 0.1  # news of children come at once by an alert; each tick costs about a millisecond of CPU, with all recorders
 _CALM_INTERVAL_S, _FEW = 1.0, 20_000  # at last, where no thread begins or ends, and fewer rows come than this each time: the ring holds 300,000
+_EXTERNAL = 4 << 20  # bytes, for 130,000 switches of other programs between two looks at them
 _PROGRAMS = 16  # pages, for 63 of them: whoever starts more at once has some whose arguments are read from /proc
 _FEW_PAGES = 256  # of Lives: some 18,000 rows, one for each thread that begins or ends
 _STARTING_INTERVAL_S = 0.005  # while a Python is about to make its GIL, which may be contended 20 ms later
+_ALL = {**resources.RINGS, "external_switches": _EXTERNAL}
 _BEGIN_OR_END = (SchedKind.FORK, SchedKind.EXEC, SchedKind.EXIT)
 
 
@@ -53,10 +56,11 @@ class SchedProbes(Scheduling):
 
         `learn`: is given rows of struct program_event, the ring's own memory, once those of `sched` are taken that they belong to.
         """
-        self.programs = self._load({"sched": ring_pages * _PAGE, **(resources.RINGS if self._only is None else {}), **rings}, follow)
+        self.programs = self._load({"sched": ring_pages * _PAGE, **(_ALL if self._only is None else {}), **rings}, follow)
         self._threads = self.programs.map("threads")
         self._dtype = self.programs.dtype("sched_event")
         self._ring = self.programs.ring("sched", self._dtype)
+        self._external = self.programs.ring("external_switches", self.programs.dtype("external_switch"))
         self._alerts = self.programs.ring("alerts", np.dtype("<u8"))
         self._began = self.programs.ring("programs", self.programs.dtype("program_event"))
         self._learn = learn
@@ -79,7 +83,8 @@ class SchedProbes(Scheduling):
             self.interval_s = _STARTING_INTERVAL_S
         else:
             self.interval_s = min(2 * self.interval_s, _CALM_INTERVAL_S) if calm else _INTERVAL_S
-        return {"sched": [columns], "resources": self._resources.drain()}
+        external = self._external.drain(_external)
+        return {"sched": [columns], "external_switches": [external] if len(external["ts"]) else [], "resources": self._resources.drain()}
 
     def losses(self) -> np.ndarray:
         """Cumulative counts per loss class, int64."""
@@ -103,6 +108,8 @@ class SchedProbes(Scheduling):
             process = Pinned(pid)
             memory, descriptors = process.memory, Descriptors(process, process.memory)
         seen: set[int] = set()
+        traced = np.zeros((), self._threads.value)
+        traced["pid"] = pid
         while True:
             new = [tid for tid in living_threads(pid) if tid not in seen]
             if not new:
@@ -112,7 +119,7 @@ class SchedProbes(Scheduling):
                 row = self._snapshot(pid, memory, descriptors, tid)
                 if row is not None:
                     self._snapshots.append(row)
-                self._threads.set(tid, pid)
+                self._threads.set(tid, traced)
 
     def _snapshot(self, pid: int, memory: Memory | None, descriptors: Descriptors | None, tid: int) -> np.ndarray | None:
         folder = Path(f"/proc/{pid}/task/{tid}")
@@ -136,7 +143,15 @@ class SchedProbes(Scheduling):
     def missing(self) -> tuple[str, ...]:
         """What this kernel has no tracepoint for, or does not say where it keeps."""
         lacking = tuple(why for ability, why in WITHOUT.items() if not {*TRACEPOINTS[ability]}.isdisjoint(self.programs.lacking))
-        return lacking if self._where["resources_known"] or self._only is not None else (*lacking, resources.NOT_KNOWN)
+        if self._only is not None:
+            return lacking
+        unknown = {resources.NOT_KNOWN: "resources_known", quota.NOT_KNOWN: "quota_known"}
+        return (*lacking, *(why for why, known in unknown.items() if not self._where[known]))
+
+    def metadata(self) -> dict[str, Any]:
+        """The manifest's `scheduling`; whether waits for a CPU quota are told apart, and switches of others are reported."""
+        told = {} if self._only is not None else {"throttling": self._where["quota_known"], "external_switches": 1}
+        return {"scheduling": {**super().metadata()["scheduling"], **told}}
 
     def close(self) -> None:
         """Detach."""
@@ -144,7 +159,7 @@ class SchedProbes(Scheduling):
 
     def _load(self, rings: Mapping[str, int], follow: bool) -> Programs:
         kernel = KernelTypes()
-        self._where = resources.settings(kernel)
+        self._where = resources.settings(kernel) | quota.settings(kernel)
         settings = {"follow": follow, **fields(kernel), **parking.SETTINGS, **self._where}
         sizes = {"programs": _PROGRAMS * _PAGE, **rings}
         try:
@@ -169,6 +184,13 @@ class Lives(SchedProbes):
         for columns in super().drain()["sched"]:
             self._processes.learn(columns)
         return {}
+
+
+def _external(rows: np.ndarray) -> Columns:
+    kinds = {"ts": np.int64, "cpu": np.int16, "pid": np.int32, "tid": np.int32}
+    names, of = np.unique(rows["name"], return_inverse=True)
+    texts = np.array([name.decode(errors="replace") for name in names.tolist()], object)
+    return {**{name: rows[name].astype(kind) for name, kind in kinds.items()}, "name": texts[of]}
 
 
 def fields(kernel: KernelTypes) -> dict[str, int]:

@@ -14,8 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 import pytrace_ebpf
+from pytrace_ebpf.analyze.functions.by_function import unknown
+from pytrace_ebpf.analyze.requests.one_request import one_request
 from pytrace_ebpf.printable import printable
-from pytrace_ebpf.view.export.contexts import Contexts, of_trace
+from pytrace_ebpf.trace.states import SPLIT
+from pytrace_ebpf.view.export.contexts import Contexts, of_trace, of_tree
 from pytrace_ebpf.view.export.numbered import Strings, grouped
 from pytrace_ebpf.view.export.pprof import Span
 from pytrace_ebpf.view.export.protobuf import Fixed, Packed, Slot, data, messages, nested, number, varint, width
@@ -30,11 +33,29 @@ Attributes = Mapping[str, str | int]
 
 def write(trace: Any, out: BinaryIO) -> None:
     """Write `trace` or a window of it."""
+    out.writelines(request(of_trace(trace), Span.of(trace), _resources(trace)))
+
+
+def write_request(trace: Any, row: dict[str, Any], out: BinaryIO) -> None:
+    """Write one request (a row of schema.REQUESTS) of a trace, each sample with a link to its span."""
+    tree = one_request(trace, row).tree.assign(pid=row["pid"], tid=row["tid"])
+    tree = tree.assign(unknown_ns=unknown(tree, "total_ns"), self_unknown_ns=unknown(tree, "self_ns", "self_"))
+    span = Span.of(trace.window(row["start_ns"], row["end_ns"]))
+    parts = [part for part in ("ns", *SPLIT) if tree[f"self_{part}"].notna().any()]
+    out.writelines(request(of_tree(tree, trace.functions(), trace.threads(), parts), span, _resources(trace), _link(row)))
+
+
+def _link(request: dict[str, Any]) -> bytes:
+    """A Link to the span of a request; nothing where it has none."""
+    trace_id, span_id = request["trace_id"], request["span_id"]
+    return data(1, bytes.fromhex(trace_id)) + data(2, bytes.fromhex(span_id)) if isinstance(trace_id, str) else b""
+
+
+def _resources(trace: Any) -> dict[int, Attributes]:
     host = str((trace.manifest.get("host") or {}).get("hostname", ""))
-    resources = {
+    return {
         int(row.pid): resource(row.pid, row.command, row.executable, row.python_version, host) for row in trace.processes().itertuples(index=False)
     }
-    out.writelines(request(of_trace(trace), Span.of(trace), resources))
 
 
 def resource(pid: int, command: str, executable: str, python_version: str | None, host: str = "") -> Attributes:
@@ -49,9 +70,9 @@ def resource(pid: int, command: str, executable: str, python_version: str | None
     return {key: printable(value) if isinstance(value, str) else value for key, value in found.items() if value}
 
 
-def request(contexts: Contexts, span: Span, resources: Mapping[int, Attributes]) -> Iterator[bytes | bytearray]:
-    """The message, piece by piece. `resources`: of each process its attributes."""
-    tables = _Tables(contexts)
+def request(contexts: Contexts, span: Span, resources: Mapping[int, Attributes], link: bytes = b"") -> Iterator[bytes | bytearray]:
+    """The message, piece by piece. `resources`: of each process its attributes; `link`: a Link that each sample has."""
+    tables = _Tables(contexts, link)
     pid = contexts.threads["pid"].to_numpy(np.int64)
     scope = data(1, data(1, "pytrace-ebpf") + data(2, pytrace_ebpf.__version__))
     for process, own in grouped(pid[contexts.thread]):
@@ -78,7 +99,7 @@ def _profile(contexts: Contexts, own: Ints, name: str, span: Span, tables: "_Tab
                 2,
                 [
                     Slot(1, width(len(tables.stack)), stack[mine]),
-                    data(2, b"".join(varint(each) for each in tables.of_thread[one] if each)),
+                    data(2, b"".join(varint(each) for each in tables.of_thread[one] if each)) + (number(3, 1) if tables.link else b""),
                     Packed(4, width(int(values.max())), values[mine][:, None]),
                 ],
             ),
@@ -97,7 +118,8 @@ def _profile(contexts: Contexts, own: Ints, name: str, span: Span, tables: "_Tab
 class _Tables:
     """The dictionary: every table begins with an empty element. `stack` has the number of each context's, `of_thread` each thread's attributes."""
 
-    def __init__(self, contexts: Contexts) -> None:
+    def __init__(self, contexts: Contexts, link: bytes) -> None:
+        self.link = link
         self._contexts, self._strings = contexts, Strings()
         self._attributes: dict[bytes, int] = {b"": 0}
         self.of_thread = [
@@ -121,6 +143,8 @@ class _Tables:
     def pieces(self) -> Iterator[bytes]:
         """The fields of the ProfilesDictionary."""
         yield from (data(field, b"") for field in (1, 2, 3, 4, 7))
+        if self.link:
+            yield data(4, self.link)
         yield from self._places()
         for _, places in self._contexts.stacks(self._order):
             wide = width(len(self._contexts.places))

@@ -60,7 +60,7 @@ def test_every_thread_has_its_own_calls(threads: list[tuple[int, int]]) -> None:
     found = []
     for count in made.take([pa.concat_tables(parts)], 100, PIECE):
         found.append(
-            call_rows.table(made.rows()).select(["call_id", "pid", "tid", "depth", "wall_ns"]).combine_chunks().to_pandas() if count else None
+            call_rows.table(made.rows(), True).select(["call_id", "pid", "tid", "depth", "wall_ns"]).combine_chunks().to_pandas() if count else None
         )
     assert made.finish(100) == len(threads)  # the last call of each thread, whose next sibling is not known before
     rows = sum(len(frame) for frame in found if frame is not None)

@@ -150,8 +150,8 @@ def test_functions_name_the_line_that_most_of_their_time_was_called_from(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sources = {"sources": [{"pid": PID, "source": "agent", "why": "asked for"}]}
-    rows = named(story(7, "whole"))
-    path = write_trace(tmp_path / "trace", **rows, manifest=sources)
+    rows = named(story(7, "whole")) | {"manifest": sources}
+    path = write_trace(tmp_path / "trace", **rows)
     trace = pytrace_ebpf.open(path)
     top = {row["func_id"]: row for row in json.loads(shown(capsys, "report", "--json", "--top", "0", str(path)))["rows"]}
     sites = trace.call_sites().dropna(subset="call_line")

@@ -92,7 +92,7 @@ def life(rng: random.Random, tid: int, end: int, noise: float) -> list[Row]:
             state = "ready"
         else:
             cpu = rng.randrange(3)
-            add(SchedKind.IN)
+            add(SchedKind.IN, address=rng.choice((0, 0, 3, 20)))
             state = "on"
     if rng.random() < 0.3:
         now = max(now, end) + rng.randrange(20)
@@ -175,6 +175,7 @@ def story(seed: int, scenario: str) -> dict[str, Any]:
         "start_ns": 90,
         "end_ns": end,
         "cuts": cuts,
+        "manifest": {"scheduling": {"source": "bpf", "why": "", "throttling": 1}},
     }
 
 

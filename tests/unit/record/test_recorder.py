@@ -106,7 +106,7 @@ def test_rows_with_a_timestamp_go_to_the_segment_of_that_time_and_keyed_rows_do_
     start = time.monotonic_ns()
     collector = Collector(start)
     collector.add({"beats": [{"ts": np.array([start + 1, start + 10**12]), "number": np.array([1, 2])}]})
-    collector.add({"neighbours": [{"tid": np.array([5]), "pid": np.array([4]), "name": np.array(["x"], object)}]})
+    collector.add({"neighbours": [{"tid": np.array([5]), "pid": np.array([4]), "name": np.array(["x"], object), "cgroup": np.array([""], object)}]})
     collector.drained_ns = start + 10**9
     first, end, cut = collector.cut()
     assert (first, collector.waiting) == (start, 1)

@@ -32,7 +32,7 @@ from pytrace_ebpf.record.output import observed_rows, statement_rows
 from pytrace_ebpf.record.process import ending
 from pytrace_ebpf.record.sampling import native as native_code
 from pytrace_ebpf.record.sampling import stacks, stays
-from pytrace_ebpf.record.scheduling import resources
+from pytrace_ebpf.record.scheduling import quota, resources
 from pytrace_ebpf.record.source_selection import sources
 from pytrace_ebpf.record.usdt import matching, probes
 from pytrace_ebpf.record.usdt import objects as objects_read
@@ -212,8 +212,10 @@ def test_what_is_waited_for() -> None:
     assert numbers(PROBES / "sched.c")["WAITS_ON"] == resources._WAITS_ON > max(max(each.calls.values()) for each in processors.PROCESSORS.values())
     assert c["LISTENING"] == resources.LISTENS
     assert re.findall(r"define PATH_WHOLE (0x\w+)", text(PROBES / "events.h")) == [hex(resources._WHOLE)]
-    fields_of_c = set(re.findall(r"\b(\w+)[,;]", re.findall(r"__u32 resources_known.*?waits_on", text(PROBES / "sched.c"), re.DOTALL)[0]))
+    fields_of_c = set(re.findall(r"\b(\w+)[,;]", re.findall(r"__u32 resources_known.*?quota_known", text(PROBES / "sched.c"), re.DOTALL)[0]))
     assert fields_of_c == {"resources_known", *resources._NEEDED, *resources._OF_UNIX, *resources._OF_EPOLL}
+    of_quota = set(re.findall(r"\b(\w+)[,;]", re.findall(r"__u32 quota_known.*?waits_on", text(PROBES / "sched.c"), re.DOTALL)[0]))
+    assert of_quota == set(quota._FIELDS)
 
 
 def test_users_who_share() -> None:

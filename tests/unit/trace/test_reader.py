@@ -35,6 +35,8 @@ def test_every_table_opens_with_its_columns(path: Path) -> None:
             "left_out",
             "cputime",
             "neighbours",
+            "external_switches",
+            "rivals",
             "resources",
             "tasks",
             "requests",
