@@ -284,6 +284,7 @@ WAITS = Table(
         Column("waker_func_id", "int32", "", "function of the innermost call on waker_tid when that ended the wait or took the core; -1 none or unknown, for another program's thread, and for gil"),
         Column("waker_primitive_func_id", "int32", "", "where that is in such a module, or in asyncio, the function of these that the program called (Queue.put, Event.set); else -1"),
         Column("waker_caller_func_id", "int32", "", "the function that called it; else as waker_func_id"),
+        Column("slices", "int32", "", "1; more where it goes on with the wait before it on its thread, as of a library that waits a while at a time: which part of the whole wait it is. The one before was ended by a timer, both are for the same in the same function, and between them it only looked at the clock", absent=1),
         Column("throttled_ns", "int64", "ns", "of the time it waited for a core: its control group had no CPU quota left; null where that was not recorded", True),
         Column("own_func_id", "int32", "", "the innermost function of the program's own code that the call is of, or was made through; -1 none, or none since an event loop's"),
         Column("own_line", "int32", "", "line of that function that called what is of a library; null where it called nothing that is recorded, and where the line is not known", True),

@@ -26,6 +26,8 @@ class Group:
 
     def __init__(self) -> None:
         self.path = (V1 if V1_THERE else V2) / f"pytrace-test-{os.getpid()}"
+        if not V1_THERE:
+            (V2 / "cgroup.subtree_control").write_text("+cpu")
         self.path.mkdir()
         if V1_THERE:
             (self.path / "cpu.cfs_period_us").write_text(str(PERIOD_US))
