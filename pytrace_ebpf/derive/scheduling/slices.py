@@ -15,7 +15,7 @@ from pytrace_ebpf.trace.schema import WAIT_KINDS
 
 _MOST_NS, _MOST_SHARE = 1_000_000, 0.1  # between two slices, and of the first of them
 _SAME = ("key", "kind", "syscall", "resource_id", "lock_address", "func_id", "caller_func_id", "own_func_id", "own_line")
-_OF_WAITS = ("key", "kind", "syscall", "resource_id", "lock_address", "waker_tid", "start_ns", "end_ns", "blocked_until_ns")
+_OF_WAITS = ("key", "kind", "syscall", "resource_id", "lock_address", "by_timer", "start_ns", "end_ns", "blocked_until_ns")
 _OF_CALLS = ("func_id", "caller_func_id", "own_func_id", "own_line")
 _LAST = np.dtype([(name, "i8") for name in (*_OF_WAITS, *_OF_CALLS, "slices")])
 _NEVER = [WAIT_KINDS.index(kind) for kind in ("sleep", "other", "page-fault")]  # these are for nothing that is there in the next one
@@ -67,7 +67,7 @@ class Slices:
 
 def _goes_on(before: npt.NDArray[np.void], after: npt.NDArray[np.void]) -> Bools:
     gap = after["start_ns"] - before["end_ns"]
-    by_timer = (before["waker_tid"] == 0) & (before["blocked_until_ns"] >= 0) & ~np.isin(before["kind"], _NEVER)
+    by_timer = (before["by_timer"] != 0) & (before["blocked_until_ns"] >= 0) & ~np.isin(before["kind"], _NEVER)
     short = (gap >= 0) & (gap <= _MOST_NS) & (gap <= _MOST_SHARE * (before["end_ns"] - before["start_ns"]))
     same = np.logical_and.reduce([before[name] == after[name] for name in _SAME])
     return same & by_timer & short

@@ -23,7 +23,7 @@ def sliced() -> Script:
     """Waits for 350 ms in slices of 100 ms; each time looks at the clock for 50 us. Thread 9 ends it."""
     script = Script(7, 7, now=10).snapshot().enter(5)
     for _ in range(3):
-        script.wait(100 * MS, syscall=POLL, address=4096, resource=3).run(50_000)
+        script.wait(100 * MS, syscall=POLL, address=4096, resource=3, by_timer=True).run(50_000)
     return script.wait(50 * MS, syscall=POLL, address=4096, resource=3, waker=9).run(MS).leave()
 
 
@@ -61,15 +61,15 @@ def test_parts_of_any_size_are_joined_alike(tmp_path: Path, size: int) -> None:
     ],
 )
 def test_what_comes_after_something_else_is_another_wait(tmp_path: Path, between) -> None:  # type: ignore[no-untyped-def]
-    script = Script(7, 7, now=10).snapshot().enter(5).wait(100 * MS, syscall=POLL, address=4096, resource=3)
+    script = Script(7, 7, now=10).snapshot().enter(5).wait(100 * MS, syscall=POLL, address=4096, resource=3, by_timer=True)
     between(script)
-    script.wait(100 * MS, syscall=POLL, address=4096, resource=3).run(MS).leave()
+    script.wait(100 * MS, syscall=POLL, address=4096, resource=3, by_timer=True).run(MS).leave()
     assert set(trace_of(tmp_path, script).waits()["slices"]) == {1}
 
 
 def test_who_loses_its_core_between_slices_waits_on(tmp_path: Path) -> None:
-    script = Script(7, 7, now=10).snapshot().enter(5).wait(100 * MS, syscall=POLL, address=4096, resource=3)
-    script.run(1000).preempted(20_000, by=8).wait(100 * MS, syscall=POLL, address=4096, resource=3).run(MS).leave()
+    script = Script(7, 7, now=10).snapshot().enter(5).wait(100 * MS, syscall=POLL, address=4096, resource=3, by_timer=True)
+    script.run(1000).preempted(20_000, by=8).wait(100 * MS, syscall=POLL, address=4096, resource=3, by_timer=True).run(MS).leave()
     trace = trace_of(tmp_path, script)
     assert trace.waits()["slices"].tolist() == [1, 1, 2]
     table = by_wait(trace.waits_by_part(WAITS), trace.threads(), trace.neighbours(), trace.resources())
@@ -79,12 +79,25 @@ def test_who_loses_its_core_between_slices_waits_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("second", [{"syscall": RECVFROM, "resource": 3}, {"syscall": POLL, "address": 4096, "resource": 4}])
 def test_what_is_for_something_else_is_another_wait(tmp_path: Path, second: dict[str, int]) -> None:
     script = (
-        Script(7, 7, now=10).snapshot().enter(5).wait(100 * MS, syscall=POLL, address=4096, resource=3).run(1000).wait(100 * MS, **second).leave()
+        Script(7, 7, now=10)
+        .snapshot()
+        .enter(5)
+        .wait(100 * MS, syscall=POLL, address=4096, resource=3, by_timer=True)
+        .run(1000)
+        .wait(100 * MS, **second)
+        .leave()
     )
+    assert trace_of(tmp_path, script).waits()["slices"].tolist() == [1, 1]
+
+
+def test_what_a_device_ended_is_over(tmp_path: Path) -> None:
+    """As an answer from another host."""
+    script = Script(7, 7, now=10).snapshot().enter(5).wait(100 * MS, syscall=POLL, address=4096, resource=3).run(1000)
+    script.wait(100 * MS, syscall=POLL, address=4096, resource=3).leave()
     assert trace_of(tmp_path, script).waits()["slices"].tolist() == [1, 1]
 
 
 def test_what_somebody_ended_is_over(tmp_path: Path) -> None:
     script = Script(7, 7, now=10).snapshot().enter(5).wait(100 * MS, syscall=POLL, address=4096, resource=3, waker=9).run(1000)
-    script.wait(100 * MS, syscall=POLL, address=4096, resource=3).leave()
+    script.wait(100 * MS, syscall=POLL, address=4096, resource=3, by_timer=True).leave()
     assert trace_of(tmp_path, script).waits()["slices"].tolist() == [1, 1]
