@@ -17,23 +17,30 @@ BPF_PERCPU_ARRAY(throttled, __u64, 1);
 
 #define KERNEL_U64(address) ({ __u64 taken = 0; bpf_probe_read_kernel(&taken, sizeof(taken), (void *)(address)); taken; })
 
-/* Since when this cfs_rq has been throttled; 0: it is not. */
-static __always_inline __u64 throttled_since(__u64 queue)
+/* Of a cfs_rq: since when it has been throttled, 0: it is not; and for how long it was before that. */
+struct throttling {
+    __u64 since, before;
+};
+
+static __always_inline struct throttling throttling_of(__u64 queue)
 {
-    if (!queue || (SETTINGS->queue_throttled && !FIELD(queue, SETTINGS->queue_throttled)))
-        return 0;
-    return KERNEL_U64(queue + SETTINGS->queue_throttled_since);
+    struct throttling now = {};
+
+    bpf_probe_read_kernel(&now, sizeof(now), (void *)(queue + SETTINGS->queue_throttling));
+    if (SETTINGS->queue_throttled && now.since && !FIELD(queue, SETTINGS->queue_throttled))
+        now.since = 0;
+    return now;
 }
 
 /* For how long it has been throttled up to now. */
-static __always_inline __u64 throttled_ns(__u64 queue)
+static __always_inline __u64 throttled_ns(__u64 queue, struct throttling now)
 {
-    __u64 ns = queue ? KERNEL_U64(queue + SETTINGS->queue_throttled_ns) : 0, since = throttled_since(queue), core;
+    __u64 core, ns = now.before;
 
-    if (!since)
+    if (!now.since)
         return ns;
     core = KERNEL_U64(queue + SETTINGS->queue_core);
-    ns += KERNEL_U64(core + SETTINGS->core_clock) - since;
+    ns += KERNEL_U64(core + SETTINGS->core_clock) - now.since;
     return SETTINGS->core_idle_ns ? ns - KERNEL_U64(core + SETTINGS->core_idle_ns) : ns;
 }
 
@@ -65,37 +72,37 @@ static __always_inline void count_waiting(struct traced *traced, __s32 by)
 /* `task` begins to wait for a core, in the run queue of `core`. While it is throttled it makes no difference who has the core. */
 static __always_inline void queue_entered(struct traced *traced, __u64 task, __u32 core, __u64 ts)
 {
+    struct throttling now = {};
+
     traced->core = core + 1;
-    traced->counted = !SETTINGS->quota_known || !throttled_since(KERNEL_U64(task + SETTINGS->task_queue));
+    if (SETTINGS->quota_known) {
+        traced->queue = KERNEL_U64(task + SETTINGS->task_queue);
+        now = throttling_of(traced->queue);
+        traced->began = ts;
+        traced->base = throttled_ns(traced->queue, now);
+        traced->throttled = 0;
+    }
+    traced->counted = !now.since;
     count_waiting(traced, 1);
-    if (!SETTINGS->quota_known)
-        return;
-    traced->queue = KERNEL_U64(task + SETTINGS->task_queue);
-    traced->began = ts;
-    traced->base = throttled_ns(traced->queue);
-    traced->throttled = 0;
 }
 
-/* It waits no longer, if it did. `task`: of which is to be known for how long it was throttled, 0: of none. */
-static __always_inline __u64 queue_left(struct traced *traced, __u64 task, __u64 ts)
+/* It waits no longer, if it did. Returns for how long its control group was throttled meanwhile; with `ts` 0: nothing. */
+static __always_inline __u64 queue_left(struct traced *traced, __u64 ts)
 {
-    __u64 ns, queue;
+    __u64 ns;
 
     if (!traced->core)
         return 0;
     count_waiting(traced, -1);
     traced->core = 0;
-    if (!task || !SETTINGS->quota_known)
+    if (!ts || !SETTINGS->quota_known)
         return 0;
-    queue = KERNEL_U64(task + SETTINGS->task_queue);
-    ns = traced->throttled + throttled_ns(queue) - traced->base;
-    if (queue != traced->queue) /* its group was changed meanwhile, or the kernel does not report every move */
-        return 0;
+    ns = traced->throttled + throttled_ns(traced->queue, throttling_of(traced->queue)) - traced->base;
     return ns < ts - traced->began ? ns : ts - traced->began;
 }
 
 /* It is moved to the run queue of `core`, and is still in the other one. */
-static __always_inline void queue_moved(struct traced *traced, __u64 task, __u32 core)
+static __always_inline void queue_moved(struct traced *traced, __u32 core)
 {
     __u64 queues;
 
@@ -106,10 +113,10 @@ static __always_inline void queue_moved(struct traced *traced, __u64 task, __u32
     count_waiting(traced, 1);
     if (!SETTINGS->quota_known)
         return;
-    traced->throttled += throttled_ns(traced->queue) - traced->base;
+    traced->throttled += throttled_ns(traced->queue, throttling_of(traced->queue)) - traced->base;
     queues = KERNEL_U64(KERNEL_U64(traced->queue + SETTINGS->queue_group) + SETTINGS->group_queues);
-    traced->queue = queues ? KERNEL_U64(queues + core * sizeof(__u64)) : 0;
-    traced->base = throttled_ns(traced->queue);
+    traced->queue = KERNEL_U64(queues + core * sizeof(__u64));
+    traced->base = throttled_ns(traced->queue, throttling_of(traced->queue));
 }
 
 /* The current thread, `tid`, which is not traced, leaves its core. */

@@ -41,9 +41,8 @@ struct settings {
     __u32 task_queue;     /* offset in struct task_struct of the cfs_rq that it is on */
     __u32 queue_core;     /* offsets in struct cfs_rq: of its rq, of its group, */
     __u32 queue_group;
-    __u32 queue_throttled_since; /* of when it was throttled, */
-    __u32 queue_throttled_ns;    /* of for how long in all before, */
-    __u32 queue_throttled;       /* of whether it is; 0: the moment says it */
+    __u32 queue_throttling; /* of when it was throttled, and for how long in all before, */
+    __u32 queue_throttled;  /* of whether it is; 0: the moment says it */
     __u32 core_clock;     /* offsets in struct rq: of the clock of these, and of what is to be taken off that; 0: nothing */
     __u32 core_idle_ns;
     __u32 group_queues;   /* offset in struct task_group */
@@ -324,9 +323,9 @@ TRACEPOINT(sched_switch)
     ts = bpf_ktime_get_ns();
     /* The verifier follows all that comes below for each value that is still needed then: so this is done before, and who comes is looked up again. */
     if (comes)
-        note_throttled(queue_left(comes, ctx->args[2], ts));
+        note_throttled(queue_left(comes, ts));
     if (leaves) {
-        queue_left(leaves, 0, 0);
+        queue_left(leaves, 0);
         if (ctx->args[0] || !(SETTINGS->state_given ? (__u32)ctx->args[3] : FIELD(ctx->args[1], SETTINGS->task_state)))
             queue_entered(leaves, ctx->args[1], bpf_get_smp_processor_id(), ts);
     }
@@ -456,7 +455,7 @@ static __always_inline void waking(__u64 task, int waited)
     resource = waited ? resource_ready(traced->pid, tid) : 0;
     ts = bpf_ktime_get_ns();
     cpu = FIELD(task, SETTINGS->task_cpu);
-    queue_left(traced, 0, 0);
+    queue_left(traced, 0);
     queue_entered(traced, task, cpu, ts);
     event = reserve(traced->pid, tid, SCHED_WAKING, ts);
     if (!event)
@@ -490,7 +489,7 @@ TRACEPOINT(sched_migrate_task)
 
     if (!traced)
         return 0;
-    queue_moved(traced, ctx->args[0], ctx->args[1]);
+    queue_moved(traced, ctx->args[1]);
     event = reserve(traced->pid, tid, SCHED_MIGRATE, bpf_ktime_get_ns());
     if (event) {
         event->cpu = ctx->args[1];
@@ -685,7 +684,7 @@ TRACEPOINT(sched_process_exit)
     if (!traced)
         return 0;
     pid = traced->pid;
-    queue_left(traced, 0, 0);
+    queue_left(traced, 0);
     event = reserve(pid, tid, SCHED_EXIT, bpf_ktime_get_ns());
     if (event) {
         event->state = exit_status(pid) | of_agent(pid, tid);

@@ -21,6 +21,9 @@ CAUSES: dict[str, tuple[set[str], set[str], str]] = {
     "sleep": ({"sleep"}, {"retry"}, "sleeps"),
     "child": ({"subprocess"}, {"convert"}, "for a child process"),
     "pool": ({"queue"}, {"borrow"}, "in `Queue.get`, which `borrow`"),
+    "log": ({"lock-held"}, {"log"}, "in `Logger.warning`, for a lock that `log` (causes.py:"),
+    "full": ({"queue"}, {"produce"}, "in `Queue.put`, which `consume`"),
+    "refused": ({"sleep"}, {"again"}, "sleeps"),
     "loop": ({"event-loop"}, {"pause"}, "holds the event loop"),
 }
 IDLE = {"worker", "accepts", "_worker", "main", "service"}

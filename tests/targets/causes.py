@@ -5,6 +5,8 @@ Beside it, all the time, there are threads that have nothing to do: of a pool, a
 
 import asyncio
 import concurrent.futures
+import contextlib
+import logging
 import os
 import queue
 import socket
@@ -18,7 +20,8 @@ from ready import done, ready, words
 
 ANSWER_S = 0.02
 LOCK = threading.Lock()
-POOL = queue.Queue()
+POOL, FULL = queue.Queue(), queue.Queue(2)
+LOG = logging.getLogger("shop")
 LOCAL = threading.local()
 
 
@@ -95,6 +98,32 @@ def borrow():
         POOL.put(token)
 
 
+def log():
+    LOG.warning("said")
+
+
+class Remote(logging.Handler):
+    def emit(self, record):
+        ask()
+
+
+def produce():
+    FULL.put("work")
+
+
+def consume(end):
+    while time.monotonic() < end:
+        with contextlib.suppress(queue.Empty):
+            FULL.get(timeout=0.01)
+            time.sleep(0.02)
+
+
+def again():
+    with contextlib.suppress(OSError):
+        socket.create_connection(NOBODY)
+    time.sleep(0.03)
+
+
 def save():
     with tempfile.NamedTemporaryFile(dir=".") as file:
         for _ in range(20):
@@ -130,6 +159,8 @@ def handle(handler, end):
 def service(handler, seconds, threads=3):
     end = time.monotonic() + seconds
     started = [threading.Thread(target=handle, args=(handler, end)) for _ in range(threads)]
+    if handler is produce:
+        started.append(threading.Thread(target=consume, args=(end + 0.3,)))
     for each in started:
         each.start()
     for each in started:
@@ -137,7 +168,7 @@ def service(handler, seconds, threads=3):
 
 
 CAUSES = {
-    "peer": pay, "lock": reserve, "gil": crunch, "many": listing, "sleep": retry, "child": convert, "pool": borrow, "disk": save,
+    "peer": pay, "lock": reserve, "gil": crunch, "many": listing, "sleep": retry, "child": convert, "pool": borrow, "disk": save, "log": log, "full": produce, "refused": again,
 }  # fmt: skip
 
 
@@ -176,6 +207,9 @@ def main():
     os._exit(0)
 
 
+LOG.addHandler(Remote())
+with socket.create_server(("127.0.0.1", 0)) as gone:
+    NOBODY = gone.getsockname()
 PEER = answering()
 ready()
 main()

@@ -6,19 +6,21 @@ from typing import Any
 import pandas as pd
 
 from pytrace_ebpf.analyze.findings import sentences
+from pytrace_ebpf.analyze.findings.asked import Asked
 from pytrace_ebpf.analyze.findings.computed import OF_IMPORTS, at_work_ns, computed, many_calls
 from pytrace_ebpf.analyze.findings.contexts import Contexts, contexts
 from pytrace_ebpf.analyze.findings.rules import RULES, classified
 from pytrace_ebpf.analyze.findings.sentences import Found, Names
-from pytrace_ebpf.analyze.findings.waited import Waited, waited
+from pytrace_ebpf.analyze.findings.waited import SMALL_NS, Waited, waited
 from pytrace_ebpf.analyze.functions.own_code import NONE
 from pytrace_ebpf.analyze.waits.rivals import rivals
 
 COLUMNS = ["rule", "share", "ns", "sentence", "function", "file", "line", "resource", "other", "command", "confidence"]
 IDLE = "idle"
+_PEER = "peer"
 _LEAST = 0.02  # of the time at work
 _MOSTLY = 0.5
-_OFTEN, _SMALL_NS, _IN_ALL = 10, 20_000_000, 20  # calls within one of their caller's, that each wait less, and so many of them
+_OFTEN, _IN_ALL = 10, 20  # calls within one of their caller's, and so many of them
 _ONLY_WAITS = 0.9
 _HELD = {"gil": 0, "object-lock": 0, "memory": 0}  # what an event loop's thread waits for like any other
 
@@ -49,10 +51,10 @@ def _rows(trace: Any) -> list[dict[str, Any]]:
     idle_ns = int(waits.idle["ns"].sum())
     of_ns = at_work_ns(at) - idle_ns
     names = Names(trace.functions(), trace.call_sites)
-    found = [*_of_waits(at, waits, names), *_of_cores(trace, at, waits), *_of_computing(at)]
+    found = [*_of_waits(at, waits, names, Asked(trace)), *_of_cores(trace, at, waits), *_of_computing(at)]
     found = [each for each in found if of_ns > 0 and _LEAST * of_ns <= each.ns <= of_ns]
     found.sort(key=lambda each: -each.ns)
-    rows = [_row(trace, names, each, of_ns) for each in found]
+    rows = [_row(trace, names, replace(each, evidence="--by client") if each.asked else each, of_ns) for each in found]
     return [*rows, *_idle(trace, at, waits, idle_ns)]
 
 
@@ -73,7 +75,7 @@ def _row(trace: Any, names: Names, found: Found, of_ns: int) -> dict[str, Any]:
     }
 
 
-def _of_waits(at: Contexts, waits: Waited, names: Names) -> list[Found]:
+def _of_waits(at: Contexts, waits: Waited, names: Names, asked: Asked) -> list[Found]:
     rows = waits.rows.assign(
         called=names.of(waits.rows["own_called_func_id"], "name"), called_module=names.of(waits.rows["own_called_func_id"], "module")
     )
@@ -83,7 +85,8 @@ def _of_waits(at: Contexts, waits: Waited, names: Names) -> list[Found]:
         own = rows[number == at_rule]
         whole = ("pid",) if rule.name == "gil" else ("own_func_id", "on_loop", *rule.by)  # each process has one
         for _, group in own.groupby(list(whole), dropna=False):
-            out += _small_calls(at, _found(at, waits, rule.name, rule.evidence, rule.waits, group))
+            found = _found(at, waits, rule.name, rule.evidence, rule.waits, group)
+            out += _small_calls(at, found, asked) if _PEER in (found.rule, found.held) else [found]
     return out
 
 
@@ -101,6 +104,7 @@ def _found(at: Contexts, waits: Waited, rule: str, evidence: str, words: str, gr
         evidence=evidence,
         words=words,
         waits=count,
+        small=float(group["small_ns"].sum() / ns) if ns else 0.0,
         kind=first["kind"],
         syscall=None if pd.isna(first["syscall"]) else first["syscall"],
         resource=_main(group, "resource"),
@@ -122,14 +126,16 @@ def _main(group: pd.DataFrame, column: str) -> Any:
     return sums.idxmax() if len(sums) and sums.max() >= _MOSTLY * group["ns"].sum() else None
 
 
-def _small_calls(at: Contexts, found: Found) -> list[Found]:
+def _small_calls(at: Contexts, found: Found, asked: Asked) -> list[Found]:
     """A wait for a peer, and apart from that what of it is many small calls of one function by another: how many waits are left is not known."""
-    many = many_calls(at, found.own, found.called, _OFTEN) if found.rule == "peer" and found.waits >= _IN_ALL else None
-    if not many or many.made < _IN_ALL or (ns := int(many.share * found.ns)) >= _SMALL_NS * many.made:
+    are_small = found.rule == _PEER and found.waits >= _IN_ALL and found.small >= _MOSTLY
+    many = many_calls(at, found.own, found.called, _OFTEN) if are_small else None
+    if not many or many.made < _IN_ALL or (ns := int(many.share * found.ns)) >= SMALL_NS * many.made:
+        found.asked = asked.of(found)
         return [found]
     small = replace(found, rule="many-calls", ns=ns, own=many.caller, called=many.callee, each=many.each, waits=many.made, line=NONE)
-    small.evidence = "--by function --sort total"
-    return [small, replace(found, ns=found.ns - ns, waits=0)]
+    small.asked, small.evidence = asked.of(found, SMALL_NS, many.made), "--by function --sort total"
+    return [small, replace(found, ns=found.ns - ns, waits=0, asked=asked.of(found, leave_out=small.asked))]
 
 
 def _while_held(locks: pd.DataFrame, found: Found) -> dict[str, Any]:

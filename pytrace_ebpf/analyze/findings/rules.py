@@ -67,6 +67,7 @@ RULES = (
     Rule("dns", lambda rows: rows["called"].isin(_LOOK_UPS) | _resource("dns ")(rows), "for a name to be looked up{of}", ("resource",)),
     Rule("queue", lambda rows: rows["primitive_func_id"] >= 0, "in `{primitive}`{until}", ("primitive_func_id",)),
     Rule("lock", _kind("lock"), "for a lock{until}"),
+    Rule("tls", lambda rows: _is_peer(rows) & rows["shakes_hands"], "for {what} in TLS handshakes", ("resource",)),
     Rule("peer", _is_peer, "for {what} ({syscall})", ("resource", "syscall")),
     Rule("file", _resource("/"), "for {what} ({syscall})", ("syscall",)),
     Rule("pipe", _resource("pipe"), "for who is at the other end of a pipe ({syscall})", ("syscall",)),

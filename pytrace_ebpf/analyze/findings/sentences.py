@@ -10,10 +10,12 @@ import pandas as pd
 from pytrace_ebpf.analyze.findings.waited import NOBODY
 from pytrace_ebpf.analyze.functions.own_code import NONE
 from pytrace_ebpf.formatting import clean, duration, percent
+from pytrace_ebpf.trace.libraries import in_library
 from pytrace_ebpf.units import plural
 
 _MOSTLY, _ALL = 0.5, 0.95
 _SEVERAL = 2
+_LONGEST = 80  # characters of a statement
 
 
 @dataclass
@@ -29,12 +31,14 @@ class Found:
     other: int = NONE
     words: str = ""
     waits: int = 0
+    small: float = 0.0  # share of ns in waits of less than waited.SMALL_NS
     kind: str = ""
     syscall: str | None = None
     resource: str | None = None
     primitive: int = NONE
     whole_in_own: float = 1.0  # share of ns
     held: str = ""  # rule of what holds an event loop
+    asked: str | None = None  # of a client library
     each: float = 0.0  # calls of `called` in each of `own`
     on_loop: bool = False
     meanwhile: Mapping[str, Any] = field(default_factory=dict)
@@ -67,6 +71,12 @@ class Names:
         """Quoted."""
         return f"`{clean(self.row(func_id).get('qualname'))}`"
 
+    def of_library(self, func_id: int) -> str:
+        """Quoted, with its class or module; a function of own code by its name alone."""
+        row = self.row(func_id)
+        name, module = str(row.get("qualname")), str(row.get("module"))
+        return f"`{clean(name if '.' in name or in_library(str(row.get('file'))) is False else f'{module}.{name}')}`"
+
     def at(self, func_id: int, line: int | None = None) -> str:
         """Quoted, with its place."""
         row = self.row(func_id)
@@ -87,15 +97,21 @@ def sentence(found: Found, names: Names, of_ns: int) -> str:
         return f"Threads wait {much}, for the GIL{_most(found, own)}{_holder(found, names)}."
     if found.rule == "many-calls":
         times = f"{found.each:,.0f} times in each of its calls, {found.waits:,} times in all"
-        return f"{own} calls {names.name(found.called)} {times}, and waits {much}, for {clean(found.resource)}: many small calls in place of a few."
+        return f"{own} calls {names.name(found.called)} {times}, and waits {much}, for {clean(found.resource)}{_asks(found)}: many small calls in place of a few."
     if found.rule == "event-loop":
         return f"{own} holds the event loop {much}: meanwhile it {_verb(found.held)} {_why(found, names)}{_times(found)}."
     if found.rule == "lock-held":
         had = f"{_releaser(found, names)} has while it {_doing(found.meanwhile)}"
-        return f"{own} waits {much}, for a lock that {had}{_times(found)}."
+        return f"{own} waits {much}{_in(found, names)}, for a lock that {had}{_times(found)}."
     if found.rule == "sleep":
         return f"{own} sleeps {much}{_times(found)}."
-    return f"{own} waits {much}, {_why(found, names)}{_times(found)}."
+    inside = "" if found.rule == "queue" else _in(found, names)
+    return f"{own} waits {much}{inside}, {_why(found, names)}{_times(found)}."
+
+
+def _in(found: Found, names: Names) -> str:
+    """Of a library's function that own code called, and waits in."""
+    return f", in {names.of_library(found.called)}" if found.called >= 0 else ""
 
 
 def idle(only: int, several: int, ns: int) -> str:
@@ -109,7 +125,7 @@ def idle(only: int, several: int, ns: int) -> str:
 def _computes(found: Found, names: Names, own: str, much: str) -> str:
     if found.rule == "imports":
         return f"{own} computes {much}, in imports."
-    most = f", most of it in {names.name(found.called)}" if found.called >= 0 else ""
+    most = f", most of it in {names.of_library(found.called)}" if found.called >= 0 else ""
     return f"{own} computes {much}{most}{', on the thread of an event loop' if found.on_loop else ''}."
 
 
@@ -148,14 +164,23 @@ def _why(found: Found, names: Names) -> str:
     what = clean(found.resource) if found.resource else "files"
     said = f"for {clean(found.resource)}" if found.resource else f"({found.kind})"
     said += f" in {found.syscall}" if found.syscall else ""
-    return found.words.format(
+    said_of_it = found.words.format(
         what=what,
         syscall=found.syscall or found.kind,
-        primitive=clean(names.row(found.primitive).get("qualname")),
+        primitive=names.of_library(found.primitive).strip("`"),
         until=until,
         of=f" ({clean(found.resource)})" if found.resource else "",
         said=said,
     )
+    return said_of_it + _asks(found)
+
+
+def _asks(found: Found) -> str:
+    return f", mostly for `{_shortened(clean(found.asked))}`" if found.asked else ""
+
+
+def _shortened(statement: str) -> str:
+    return statement if len(statement) <= _LONGEST else f"{statement[: _LONGEST - 3]}..."
 
 
 def _releaser(found: Found, names: Names) -> str:

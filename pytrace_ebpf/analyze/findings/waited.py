@@ -15,25 +15,33 @@ from pytrace_ebpf.trace.schema import AGENT, OF_THE_INTERPRETER
 
 COLUMNS = (
     "pid", "tid", "call_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "resource_id", "throttled_ns", "waker_pid", "waker_tid", "holder_tid",
-    "primitive_func_id", *(f"{whose}own_func_id" for whose in ("", "holder_", "waker_")), "own_line", "own_called_func_id",
+    "func_id", "primitive_func_id", *(f"{whose}own_func_id" for whose in ("", "holder_", "waker_")), "own_line", "own_called_func_id",
 )  # fmt: skip
-KEY = ["pid", "own_func_id", "own_line", "own_called_func_id", "on_loop", "kind", "syscall", "resource", "primitive_func_id", "other_func_id"]
+KEY = [
+    "pid", "own_func_id", "own_line", "own_called_func_id", "on_loop", "kind", "syscall", "resource", "primitive_func_id", "other_func_id", "shakes_hands",
+]  # fmt: skip
 _PAIR = ["pid", "own_func_id", "primitive_func_id", "tid", "waker_tid"]
 _TAKER = ["own_func_id", "waker_pid", "waker_tid"]
 _THREAD = ["pid", "tid"]
 NOBODY = -2
-_SUMS = {"ns": "sum", "waits": "sum"}
+_HANDSHAKE = "do_handshake"  # of TLS, in ssl and what is like it
+_SUMS = {"ns": "sum", "waits": "sum", "small_ns": "sum"}
+SMALL_NS = 20_000_000
 # What a thread waits in for others of its own program to be done, or for the next piece of work.
 _FOR_OTHERS = ("Thread.join", "Process.join", "Popen.wait", "Event.wait", "Future.result", "wait", "as_completed", "Executor.map", "ThreadPoolExecutor.shutdown",
                "ProcessPoolExecutor.shutdown", "Executor.__exit__", "Pool.map", "Pool.join", "ApplyResult.get", "ApplyResult.wait", "_shutdown")  # fmt: skip
 _FOR_WORK = ("Queue.get", "SimpleQueue.get", "Condition.wait", "Condition.wait_for", "JoinableQueue.get")
+_WITHOUT_OTHERS = (
+    *(name for name in _FOR_OTHERS if name not in ("Future.result", "ApplyResult.get")),
+    *_FOR_WORK,
+)  # in a thread's outermost function
 _WITHOUT_WORK = ("lock", "poll", "sleep", "other", "wait-child")  # of a thread that runs no own code
 _MOST = 0.5
 
 
 @dataclass(frozen=True)
 class Waited:
-    """rows: by KEY, ns, waits; of own code, and not for work. idle: by thread, ns.
+    """rows: by KEY, ns, waits, and small_ns, of those that take less than SMALL_NS; of own code, and not for work. idle: by thread, ns.
 
     takers: of time without a core by own function and who took it, ns, of which throttled_ns without a CPU quota. locks: of locks.py.
     """
@@ -48,6 +56,7 @@ def waited(trace: Any, at: Contexts) -> Waited:
     """Of a pytrace_ebpf Trace and the contexts of its tree. Memory is bounded by the different waits, and by what Locks keeps."""
     resources, threads = trace.resources(), trace.threads()
     called, clients = labels(resources), of_clients(resources)["resource_id"]
+    handshakes = at.functions.loc[at.functions["name"] == _HANDSHAKE, "func_id"]
     ours, names = threads.loc[threads["name"] == AGENT, "tid"], _primitives(at.functions)
     rows, idle, takers, pairs, locks = (
         Added(KEY, _SUMS),
@@ -57,7 +66,7 @@ def waited(trace: Any, at: Contexts) -> Waited:
         Locks(),
     )
     for part in trace.waits_by_part(COLUMNS):
-        some = _named(part[(part["call_id"] >= 0) & ~part["tid"].isin(ours)], at, called)
+        some = _named(part[(part["call_id"] >= 0) & ~part["tid"].isin(ours)], at, called, handshakes)
         locks.add(some)
         preempted = some["kind"] == "preempted"
         takers.add(some[preempted | (some["throttled_ns"] > 0)])
@@ -83,18 +92,21 @@ def _primitives(functions: pd.DataFrame) -> "pd.Series[Any]":
     return named.where(plain, named.map(short).fillna(named)).set_axis(chosen["func_id"])
 
 
-def _named(part: pd.DataFrame, at: Contexts, called: "pd.Series[Any]") -> pd.DataFrame:
+def _named(part: pd.DataFrame, at: Contexts, called: "pd.Series[Any]", handshakes: "pd.Series[int]") -> pd.DataFrame:
     """Waits with what they are added up by."""
     out = part.merge(at.places, how="left", on=PLACE)
     kind = out["kind"].astype("object")
     gil, preempted = kind == "gil", kind == "preempted"
     until = out["blocked_until_ns"].fillna(out["end_ns"]).astype(np.int64)
     other = out["waker_own_func_id"].where(~gil, out["holder_own_func_id"].where(out["holder_tid"] != 0, NOBODY))
+    ns = (until - out["start_ns"]).where(~preempted, out["end_ns"] - out["start_ns"])
     return out.assign(
         kind=kind,
         until_ns=until,
-        ns=(until - out["start_ns"]).where(~preempted, out["end_ns"] - out["start_ns"]),
+        ns=ns,
+        small_ns=ns.where(ns < SMALL_NS, 0),
         waits=1,
+        shakes_hands=out["func_id"].isin(handshakes),
         throttled_ns=out["throttled_ns"].fillna(0).astype(np.int64),
         own_line=out["own_line"].fillna(-1).astype(np.int64),
         own_depth=out["own_depth"].fillna(0).astype(np.int64),
@@ -114,7 +126,7 @@ def _is_idle(waits: pd.DataFrame, clients: "pd.Series[int]", names: "pd.Series[A
     primitive, named = waits["primitive_func_id"].map(names), waits["primitive_func_id"] >= 0
     of_clients = waits["resource_id"].isin(clients) & ~sends(waits["syscall"])
     in_library = (waits["own_func_id"] < 0) & kind.isin(_WITHOUT_WORK)
-    for_others = named & ((main & primitive.isin(_FOR_OTHERS)) | ((depth == 0) & ~primitive.isin(("Future.result", "Event.wait"))))
+    for_others = named & ((main & primitive.isin(_FOR_OTHERS)) | ((depth == 0) & primitive.isin(_WITHOUT_OTHERS)))
     by_itself = (depth == 0) & ~waits["on_loop"] & ((~main & (kind == "sleep")) | ((kind == "poll") & waits["resource"].isna()))
     return of_clients | in_library | for_others | by_itself
 

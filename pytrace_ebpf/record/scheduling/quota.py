@@ -11,24 +11,21 @@ _NEEDED = {
     "group_queues": ("task_group", "cfs_rq"),
 }
 _EXACT = {  # since Linux 6.6, by the clock of the core
-    "queue_throttled_since": ("cfs_rq", "throttled_clock_self"),
-    "queue_throttled_ns": ("cfs_rq", "throttled_clock_self_time"),
+    "queue_throttling": ("cfs_rq", "throttled_clock_self"),
     "core_clock": ("rq", "clock"),
 }
 _BY_LOAD = {  # before, by the clock of load tracking, which may run behind while the core is slow
-    "queue_throttled_since": ("cfs_rq", "throttled_clock_pelt"),
-    "queue_throttled_ns": ("cfs_rq", "throttled_clock_pelt_time"),
+    "queue_throttling": ("cfs_rq", "throttled_clock_pelt"),
     "queue_throttled": ("cfs_rq", "throttle_count"),
     "core_clock": ("rq", "clock_pelt"),
     "core_idle_ns": ("rq", "lost_idle_time"),
 }
 _BY_TASKS = {  # before Linux 6.0
-    "queue_throttled_since": ("cfs_rq", "throttled_clock_task"),
-    "queue_throttled_ns": ("cfs_rq", "throttled_clock_task_time"),
+    "queue_throttling": ("cfs_rq", "throttled_clock_task"),
     "queue_throttled": ("cfs_rq", "throttle_count"),
     "core_clock": ("rq", "clock_task"),
 }
-_FIELDS = ("quota_known", *dict.fromkeys((*_NEEDED, *_EXACT, *_BY_LOAD)))
+_FIELDS = ("quota_known", *_NEEDED, *_BY_LOAD)
 
 
 def settings(kernel: KernelTypes) -> dict[str, int]:
@@ -36,7 +33,8 @@ def settings(kernel: KernelTypes) -> dict[str, int]:
     task = kernel.offset("task_struct", "se")
     for group in (_EXACT, _BY_LOAD, _BY_TASKS):
         found = {name: kernel.offset(*field) for name, field in (_NEEDED | group).items()}
-        if task is not None and None not in found.values():
+        began, in_all = (kernel.offset("cfs_rq", group["queue_throttling"][1] + end) for end in ("", "_time"))
+        if task is not None and None not in found.values() and in_all == (began or 0) + 8:  # they are read together
             offsets = {name: offset or 0 for name, offset in found.items()}
             return dict.fromkeys(_FIELDS, 0) | offsets | {"task_queue": task + offsets["task_queue"], "quota_known": 1}
     return dict.fromkeys(_FIELDS, 0)

@@ -1,0 +1,40 @@
+"""What a line that waits for a peer asks it for, where that was recorded (`--clients`)."""
+
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from pytrace_ebpf.analyze.clients.by_client import by_client
+from pytrace_ebpf.analyze.findings.sentences import Found
+
+_MOSTLY = 0.5
+
+
+class Asked:
+    """Of a pytrace_ebpf Trace, which is looked at when it is first asked for."""
+
+    def __init__(self, trace: Any) -> None:
+        self._trace = trace
+
+    @cached_property
+    def _rows(self) -> pd.DataFrame | None:
+        if not any(segment["rows"].get("client_calls") for segment in self._trace.segments):
+            return None
+        rows = by_client(self._trace)
+        return rows[rows["statement"].notna() & (rows["waited_ns"] > 0)]
+
+    def of(self, found: Found, each_ns: int | None = None, made: int = 0, leave_out: str | None = None) -> str | None:
+        """The statement for which most of the time is waited for found.resource at found's line; None where no one is that.
+
+        `each_ns`, `made`: of those that take less, half as often or more. `leave_out`: but for that one.
+        """
+        if self._rows is None:
+            return None
+        rows = self._rows
+        rows = rows[(rows["own_func_id"] == found.own) & ((rows["own_line"] == found.line) | (found.line < 0)) & (rows["resource"] == found.resource)]
+        rows = rows[rows["statement"] != leave_out]
+        if each_ns is not None:
+            rows = rows[(rows["each_ns"] < each_ns) & (rows["count"] >= _MOSTLY * made)]
+        sums = rows.groupby("statement")["waited_ns"].sum()
+        return str(sums.idxmax()) if len(sums) and sums.max() >= _MOSTLY * sums.sum() else None
