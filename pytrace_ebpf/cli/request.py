@@ -30,7 +30,7 @@ from pytrace_ebpf.terminal import stopping
 NAME = "request"
 _DURATION_S = 5.0
 _CONNECTING_S, _LOOK_S = 10.0, 0.2
-_HELD = ("trigger", "after", "every", "traces")
+_HELD = ("trigger", "after", "every", "traces", "lasts")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +47,7 @@ def check(args: argparse.Namespace) -> None:
     """Raise UsageError for options that cannot go together, or not with `request`."""
     option_rules.to_recording(args)
     if given := [name for name in _HELD if getattr(args, name)]:
+        given[:1] = ["from-call"] if any(condition.begins for condition in args.trigger) else given[:1]
         raise UsageError(f"request writes what it records; --{given[0]} is an option of pytrace-ebpf attach.")
 
 

@@ -97,8 +97,17 @@ def _of_flight(args: argparse.Namespace) -> None:
     for name in ("after", "every", "traces"):
         if getattr(args, name) is not None and not args.trigger:
             raise UsageError(f"--{name} has no effect without --trigger; leave it out.")
+    begins = any(condition.begins for condition in args.trigger)
+    if args.lasts is not None and not begins:
+        raise UsageError("--for has no effect without --from-call; leave it out.")
+    if begins and (of_trigger := [name for name in ("after", "every", "traces") if getattr(args, name) is not None]):
+        raise UsageError(f"--{of_trigger[0]} cannot go with --from-call: it is of --trigger; leave one of them out.")
     for condition in args.trigger:
-        said = f"--trigger '{condition.text}' cannot go with "
+        said = f"{condition.said} cannot go with "
+        if condition.begins and len(args.trigger) > 1:
+            raise UsageError(f"{said}--trigger, nor with another --from-call: a recording has one beginning; leave one of them out.")
+        if condition.begins and given(args, "retain"):
+            raise UsageError(f"{said}--retain: what was before it is not recorded, and nothing after it is dropped; leave one of them out.")
         if condition.word in OF_CALLS and source(args) == SAMPLES_ALONE:
             raise UsageError(f"{said}--sample without --source: no call is recorded; leave one of them out.")
         if condition.word in OF_CALLS and given(args, "budget"):

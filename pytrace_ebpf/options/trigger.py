@@ -21,6 +21,7 @@ AFTER_S, EVERY_S, TRACES = 2.0, 60.0, 10
 _MOST = 32  # a bit each: MOST_CONDITIONS of rebuild/triggers.py
 _SPAN_NS, _LEAST_SPAN_NS = 1_000_000_000, 10_000_000
 _MOST_NS = 10**17  # three years
+_FOREVER_S = _MOST_NS / 1e9
 _FIRST = re.compile(r"\s*([^\s>]*)")
 _NOT_A_SHARE = "a share is expected, like 30%"
 
@@ -40,6 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     option_rules.also(parser, held, "--when")
     parser.add_argument("--after", type=_seconds, metavar="TIME", help=f"of --trigger: how long a trace goes on after what set it off ({AFTER_S:g}s)")
+    parser.add_argument(
+        "--from-call", dest="trigger", type=_from_call, action="append", metavar="FUNCTION",
+        help="record nothing until this function is called; FUNCTION as of --args. With --source agent or usdt",
+    )  # fmt: skip
+    parser.add_argument("--for", dest="lasts", type=_seconds, metavar="TIME", help="of --from-call: how long it records from then on (to the end)")
     parser.add_argument("--every", type=_seconds, metavar="TIME", help=f"of --trigger: minimum time between traces ({EVERY_S:g}s)")
     parser.add_argument("--traces", type=_count, metavar="N", help=f"of --trigger: end the recording after N traces ({TRACES})")
 
@@ -48,8 +54,16 @@ def flight(args: argparse.Namespace) -> Flight | None:
     """What the command line asks for; None where it is no flight recorder. Raises UsageError."""
     if len(args.trigger) > _MOST:
         raise UsageError(f"--trigger is given {len(args.trigger)} times; {_MOST} conditions are the most.")
+    if any(condition.begins for condition in args.trigger):
+        return Flight(tuple(args.trigger), _FOREVER_S if args.lasts is None else args.lasts, 0.0, 1)
     times = (AFTER_S if args.after is None else args.after, EVERY_S if args.every is None else args.every)
     return Flight(tuple(args.trigger), *times, args.traces or TRACES) if args.trigger else None
+
+
+def _from_call(text: str) -> Condition:
+    if not text.strip() or len(text.split()) > 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no function; give one, like app.handle")
+    return Condition(f"--from-call {text}", "call", text, begins=True)
 
 
 def condition(text: str) -> Condition:

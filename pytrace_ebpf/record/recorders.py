@@ -24,7 +24,9 @@ def recorders(options: Options, recording: Recording, sources: Sources, cost: Co
     scheduling = _scheduling(options, processes, samples)
     asked = patterns_of(options.filters, options.observed) if not options.lean else []
     if options.flight and not options.value_of("layers") and not options.filters.c_calls:  # else they may be of C functions
-        asked += [("--trigger", condition.pattern) for condition in options.flight.conditions if condition.pattern]
+        asked += [
+            ("--from-call" if condition.begins else "--trigger", condition.pattern) for condition in options.flight.conditions if condition.pattern
+        ]
     return [
         processes,
         recording.functions,

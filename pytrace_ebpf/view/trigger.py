@@ -20,6 +20,8 @@ def trigger_lines(facts: dict[str, Any], width: int) -> list[Text]:
     if not found:
         return []
     lines = [Text(line, "bold yellow") for line in _wrap(sentence(found), width)]
+    if found["condition"].startswith("--from-call "):
+        return [Text(line) for line in _wrap(sentence(found), width)]
     if not facts.get("window") and (where := _window(found, facts)):
         lines.append(Text(f"{_ALONE}{where}"))
     return lines + [Text(line) for line in _wrap(_others(found), width)]
@@ -29,6 +31,8 @@ def sentence(found: dict[str, Any]) -> str:
     """What came true and where, of view.summary.trigger."""
     start_ns = found["trace_start_ns"]
     at = text.duration(max(0, found["ts"] - start_ns))
+    if found["condition"].startswith("--from-call "):
+        return f"Recorded from the first call of {found['name']} on ({found['condition']})."
     if found["tid"] < 0:
         return f"SET OFF by {found['condition']}, {at} after the beginning."
     thread = f"{found['thread']} ({found['tid']})" if found.get("thread") else str(found["tid"])

@@ -17,6 +17,12 @@ class Condition:
     pattern: str = ""  # call, raises: of functions, as filters.Observed has them
     over_ns: int = 0  # call, loop: so long; gil, runq: of span_ns
     span_ns: int = 0
+    begins: bool = False  # call: what is recorded before it is not wanted (--from-call)
+
+    @property
+    def said(self) -> str:
+        """How a command line has it."""
+        return self.text if self.begins else f"--trigger '{self.text}'"
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,11 @@ class Flight:
     after_s: float  # how long a trace goes on after what set it off
     every_s: float  # what comes true earlier after what set off the last one sets off no other
     traces: int  # the recording ends after so many
+
+    @property
+    def begins(self) -> bool:
+        """Whether a call begins the one trace, instead of setting off some."""
+        return any(condition.begins for condition in self.conditions)
 
     @property
     def of_calls(self) -> bool:

@@ -10,9 +10,10 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pytrace_ebpf.lazy_imports import pa
+from pytrace_ebpf.lazy_imports import pa, pc
+from pytrace_ebpf.rebuild.stacks import Stacks
 from pytrace_ebpf.record.options import Keep
-from pytrace_ebpf.record.output.horizon import Horizon
+from pytrace_ebpf.record.output.horizon import Horizon, opened
 
 _MOST = 1 << 30
 _PATIENCE = 4  # segments longer than asked for, until one begins at a moment to which no later row is older
@@ -47,6 +48,7 @@ class Held:
         self._bytes = self._dropped = 0
         self._last: Segment | None = None  # that was dropped
         self.segments: deque[Segment] = deque()
+        self.drops_nothing = False
         self.is_short = False  # there was no room for all the time asked for
 
     def add(self, segment: Segment) -> None:
@@ -56,8 +58,26 @@ class Held:
             held.clean = held.clean and earliest >= held.end_ns
         self.segments.append(segment)
         self._bytes += segment.bytes
-        for _ in range(self._expired()):
+        for _ in range(0 if self.drops_nothing else self._expired()):
             self._drop(self.segments.popleft())
+
+    def begin_at(self, ts: int) -> None:
+        """Drop what is from before a moment, which what was added last is not the first to be after. Raises HostError."""
+        while self.segments and self.segments[0].end_ns <= ts:
+            self._drop(self.segments.popleft())
+        stacks, late = Stacks(), list[Segment]()
+        for at, whole in enumerate(self.segments):
+            before, after = _cut(whole, ts)
+            for events in (None if at or not self._last else self._last.opened, before.tables.get("events")):
+                if events is not None:
+                    stacks.take(events)
+            self._horizon.take({name: table for name, table in before.tables.items() if name == "sched" or (not at and name != "events")})
+            if not at and "functions" in before.tables:
+                self._functions.append(before.tables["functions"])
+            late.append(replace(after, tables=after.tables if not at else {**whole.tables, **_timed(after)}, start_ns=max(whole.start_ns, ts)))
+        self._last = Segment(ts, ts, {}, opened(stacks.open_calls(), ts))
+        self.segments = deque(late)
+        self._bytes = sum(segment.bytes for segment in self.segments)
 
     def _expired(self) -> int:
         """How many of the oldest are to be dropped."""
@@ -91,6 +111,32 @@ class Held:
         at_ns, open_calls = self._last.end_ns, {} if self._last.opened is None else {"events": self._last.opened}
         functions = {"functions": pa.concat_tables(self._functions)} if self._functions else {}
         return Segment(at_ns, at_ns, self._horizon.beginning(at_ns) | functions | open_calls)
+
+
+def _cut(whole: Segment, ts: int) -> tuple[Segment, Segment]:
+    """The two parts of a segment before and after a moment; what is of no moment is in both, but for functions and losses."""
+    before, after = dict[str, pa.Table](), dict[str, pa.Table]()
+    for name, table in whole.tables.items():
+        is_after = pc.greater_equal(table["ts"], ts) if "ts" in table.column_names else None
+        if is_after is not None:
+            before[name], after[name] = table.filter(pc.invert(is_after)), table.filter(is_after)
+            continue
+        if name != "losses":
+            before[name] = table
+        if name != "functions":
+            after[name] = _since(table, ts) if name in ("threads", "processes") else table
+    return Segment(whole.start_ns, ts, before), Segment(ts, whole.end_ns, after, whole.opened, whole.clean)
+
+
+def _timed(segment: Segment) -> dict[str, pa.Table]:
+    """What is of moments."""
+    return {name: table for name, table in segment.tables.items() if "ts" in table.column_names}
+
+
+def _since(table: pa.Table, ts: int) -> pa.Table:
+    """Threads or processes of a recording that began at a moment."""
+    at = table.column_names.index("start_ns")
+    return table.set_column(at, table.schema.field(at), pc.max_element_wise(table["start_ns"], pa.scalar(ts, pa.int64())))
 
 
 def _rows(segment: Segment) -> list[tuple[str, pa.Table]]:

@@ -19,7 +19,7 @@ from pytrace_ebpf.record.output.collect import Collector
 from pytrace_ebpf.record.output.directory import Output
 from pytrace_ebpf.record.rights.user import as_caller
 
-_KEEP = Keep(seconds=10.0)
+_KEEP, _NOTHING = Keep(seconds=10.0), Keep(seconds=0.0)
 
 
 class FlightRecorder:
@@ -36,15 +36,16 @@ class FlightRecorder:
         self.start_ns = time.monotonic_ns()
         self.collector = Collector(self.start_ns)
         self.cost: dict[str, Any] = {"source": None, "ns_per_call": None}
-        self._watch, self._held = Watch(self._flight), Held(options.keep or _KEEP)
+        self._watch, self._held = Watch(self._flight), Held(options.keep or (_NOTHING if self._flight.begins else _KEEP))
         self._asked: list[Trigger] = []
+        self._first: Trigger | None = None  # of --from-call
         self._writing: Written | None = None
         self._closing: list[Written] = []
         self._begun = self._size = 0
         self._last_ns: int | None = None  # of what set off the last one
         self._skipped, self._skipped_in_all = Counter[str](), 0
         self._said: list[str] = []
-        self._was_short = False
+        self._was_short = self._is_over = False
         self.traces: list[Path] = []  # those that are whole
         self.full: str | None = None
         self.failed = False
@@ -73,6 +74,7 @@ class FlightRecorder:
 
     def cut(self, metadata: Mapping[str, Any], final: bool = False) -> None:
         """Close a segment, and see whether something happened in it."""
+        self._is_over = final
         ready.make_ready()
         segment = Segment(*self.collector.cut(final))
         came_true = self._watch.take(segment)
@@ -82,15 +84,23 @@ class FlightRecorder:
             self._said.append("what is held has reached its bound of memory, so it is less than --retain asks for; --include PATTERN records less")
         if self._writing is not None:
             self._writing.take([segment], metadata)
+        if self._first is not None:
+            self._begin_with(self._first, metadata)
         asked, self._asked = self._asked, []
         for trigger in sorted([*came_true, *asked], key=lambda each: each.ts):
             self._take(trigger, metadata)
+        if final and self._first is not None:
+            self._begin_with(self._first, metadata)
         if self._writing is not None and (final or segment.end_ns >= self._writing.until_ns or self._writing.full):
             self._end(metadata)
         self._settle()
 
     def _take(self, trigger: Trigger, metadata: Mapping[str, Any]) -> None:
         early = self._last_ns is not None and trigger.ts < self._last_ns + int(self._flight.every_s * 1e9) and trigger.condition != SNAP
+        if self._flight.begins:  # once all is there that is from before it; later calls begin nothing
+            self._first = None if self._begun else self._first or trigger
+            self._held.drops_nothing = self._first is not None
+            return
         if self._writing is not None:
             self._writing.meet(trigger)
         elif early or self._begun >= self._flight.traces or self.full:
@@ -98,6 +108,12 @@ class FlightRecorder:
             self._skipped_in_all += trigger.count
         else:
             self._begin(trigger, metadata)
+
+    def _begin_with(self, trigger: Trigger, metadata: Mapping[str, Any]) -> None:
+        """Begin the trace of --from-call."""
+        self._first, self._held.drops_nothing = None, False
+        self._held.begin_at(trigger.ts)
+        self._begin(trigger, metadata)
 
     def _begin(self, trigger: Trigger, metadata: Mapping[str, Any]) -> None:
         beginning = self._held.beginning()
@@ -131,8 +147,9 @@ class FlightRecorder:
                 self._said.append(f"{written.full or 'it could not be written'}")
         if self._options.max_size is not None and self._size >= self._options.max_size:
             self.full = f"the traces have reached {self._options.max_size / 1e6:,.1f} MB (--max-size)"
-        elif self._begun >= self._flight.traces and not self._writing and not self._closing:
-            self.full = f"{self._begun} trace{'s were' if self._begun > 1 else ' was'} written (--traces)"
+        elif self._begun >= self._flight.traces and not self._writing and not self._closing and not (self._flight.begins and self._is_over):
+            was = f"{self._begun} trace{'s were' if self._begun > 1 else ' was'} written (--traces)"
+            self.full = "the time that --for gives is over" if self._flight.begins else was
 
     def finish(self, metadata: Mapping[str, Any], end_ns: int) -> None:
         """Look at what is left, and write it where something has happened; `end_ns`: when the recording ended."""
@@ -141,9 +158,9 @@ class FlightRecorder:
         if self._skipped_in_all:
             self._said.append(f"{self._skipped_in_all:,} more came true too early after others for a trace of their own (--every, --traces)")
         if not self._begun:
-            self._said.append("nothing set it off: no trace was written")
+            self._said.append("no trace was written" if self._flight.begins else "nothing set it off: no trace was written")
         for condition in self._watch.never_met():
-            self._said.append(f"no function that fits --trigger '{condition.text}' was called")
+            self._said.append(f"no function that fits {condition.said} was called")
 
     def abandon(self) -> None:
         """Nothing was recorded."""
@@ -153,6 +170,8 @@ def describe(trigger: Trigger) -> str:
     """What came true, and where, in a few words."""
     if trigger.condition == SNAP:
         return "a snapshot was asked for"
+    if trigger.condition.startswith("--from-call "):
+        return f"recorded from the first call of {trigger.name} on"
     who = f"thread {trigger.tid} of process {trigger.pid}"
     where = f"{trigger.name} in {who}" if trigger.name else who
     return f"'{trigger.condition}' came true: {where}"

@@ -203,3 +203,30 @@ def test_the_first_words_of_a_report_say_what_set_it_off(found: dict[str, Any], 
 def test_a_trigger_that_nobody_wrote_is_damage(damage: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="trigger"):
         trace_with(tmp_path / "trace", {**TRIGGER, **damage, **({"more": damage["more"]} if "more" in damage else {})})
+
+
+def test_what_is_held_can_begin_within_a_segment_also_where_a_later_one_has_older_rows() -> None:
+    held, at = Held(Keep(seconds=9.0)), 2 * SECOND + 1
+    for number in range(4):
+        held.add(segment(number))
+    late = segment(4)
+    late.tables = {
+        **late.tables,
+        "events": table_of("events", [(2 * SECOND, 8, 8, CallKind.ENTRY, 3, 16, 1), (at + 5, 8, 8, CallKind.ENTRY, 4, 32, 1)]),
+    }
+    held.add(late)
+    held.begin_at(at)
+    beginning = held.beginning()
+    assert beginning and beginning.start_ns == beginning.end_ns == at
+    events = beginning.tables["events"].to_pylist()
+    assert [(row["tid"], row["func_id"]) for row in events] == [(PID, 0), (PID, 0), (PID, 1), (PID, 1), (PID, 2), (8, 3)]
+    assert {(row["ts"], row["kind"]) for row in events} == {(at, CallKind.OPEN)}
+    assert [row["func_id"] for row in beginning.tables["functions"].to_pylist()] == [0, 1, 2]
+    assert [(each.start_ns, each.end_ns) for each in held.segments] == [(at, 3 * SECOND), (3 * SECOND, 4 * SECOND), (4 * SECOND, 5 * SECOND)]
+    left = [[row["ts"] for row in each.tables["events"].to_pylist()] for each in held.segments]
+    assert left == [[at], [3 * SECOND, 3 * SECOND + 1], [at + 5]]
+    assert [[row["func_id"] for row in each.tables["functions"].to_pylist()] if "functions" in each.tables else [] for each in held.segments] == [
+        [],
+        [3],
+        [4],
+    ]
