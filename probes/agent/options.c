@@ -5,6 +5,7 @@
 #include <ctype.h>
 #include <fcntl.h>
 #include <fnmatch.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,19 +113,31 @@ bool options_read(const char *directory)
     return got == 0;
 }
 
-/* Length of a library folder's name at `part`, up to its closing slash; 0 = it is none. */
-static size_t library_folder(const char *part)
+static bool is_below_lib(const char *file, const char *slash)
 {
+    static const char *const folders[] = {"/lib", "/lib32", "/lib64"};
+    for (int i = 0; i < 3; i++) {
+        size_t length = strlen(folders[i]);
+        if (slash - file >= (ptrdiff_t)length && !memcmp(slash - length, folders[i], length))
+            return true;
+    }
+    return false;
+}
+
+/* Length of a library folder's name behind a slash of the file, up to its closing slash; 0 = it is none. trace/libraries.py says it of a path. */
+static size_t library_folder(const char *file, const char *slash)
+{
+    const char *part = slash + 1;
     static const char *const folders[] = {"site-packages", "dist-packages"};
     for (int i = 0; i < 2; i++) {
         size_t length = strlen(folders[i]);
         if (!strncmp(part, folders[i], length) && part[length] == '/')
             return length;
     }
-    if (strncmp(part, "python3", 7))
+    if (strncmp(part, "python3", 7) || !is_below_lib(file, slash))
         return 0;
     const char *end = part + 7;
-    if (*end == '.' && isdigit((unsigned char)end[1])) {
+    if (isdigit((unsigned char)end[*end == '.'])) {
         for (end++; isdigit((unsigned char)*end); end++)
             ;
         end += *end == 't'; /* without a GIL */
@@ -145,7 +158,7 @@ void module_of(const char *file, char *module)
     if (*file != '<') {
         const char *in_library = NULL;
         for (; (slash = strchr(slash, '/')); slash++) {
-            size_t length = library_folder(slash + 1);
+            size_t length = library_folder(file, slash);
             if (length && slash[1 + length + 1])
                 in_library = slash + 1 + length + 1;
             path = slash + 1;

@@ -46,10 +46,14 @@ def _who(row: dict[str, Any], width: int) -> Text:
     return text.function(row["qualname"], row["file"], row["own_line"] if row["own_line"] > 0 else row["first_line"], width)
 
 
+def whom(row: dict[str, Any]) -> str:
+    """Who was asked: the server, file or the like, else the library."""
+    library = text.clean(row["library"])
+    return text.clean(row["resource"]).replace("tcp ", f"{library} ", 1) if text.known(row["resource"]) else library
+
+
 def _whom(row: dict[str, Any], width: int) -> str:
-    whom = row["resource"] if text.known(row["resource"]) else row["library"]
-    whom = whom.replace("tcp ", f"{row['library']} ", 1)  # on a port that no service has
-    return text.fit(text.clean(whom), width)
+    return text.fit(whom(row), width)
 
 
 def _what(row: dict[str, Any], width: int) -> str:

@@ -12,7 +12,9 @@ from rich.text import Text
 from pytrace_ebpf.analyze.requests.by_request import by_request
 from pytrace_ebpf.analyze.requests.one_request import RUN_QUEUE, OneRequest, of_id, one_request
 from pytrace_ebpf.derive.calls.entry_points import asked, unmet
+from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import text
+from pytrace_ebpf.view.client import whom
 from pytrace_ebpf.view.grid import NARROW, PROSE, Listing
 from pytrace_ebpf.view.names import named, plain
 from pytrace_ebpf.view.sentence import WAITING
@@ -22,6 +24,7 @@ _ENOUGH = 20  # requests, of which the slowest twentieth is described
 _MORE = 0.15  # of their time: by so much the slowest differ from all
 _LITTLE = 0.02  # of a request's time: a call that took no longer is not shown
 _MOST_LINES = 25  # of a request's calls
+_STATEMENT = 160  # cells of one in a sentence
 _WORTH = 0.1  # of a request's time: a wait that is worth a sentence
 _DOING = {"on_cpu_ns": "on a core", "runq_wait_ns": "in the run queue", "gil_wait_ns": "waiting for the GIL", "blocked_ns": "blocked", "awaited_ns": "suspended"}  # fmt: skip
 _WAITING = {**WAITING, "gil": "waiting for the GIL", RUN_QUEUE: "in the run queue"}
@@ -57,6 +60,7 @@ def _slow(trace: Any, request: dict[str, Any], functions: pd.DataFrame) -> dict[
         "after_ns": request["start_ns"] - trace.whole.start_ns,
         "awaited": awaited,
         "waits": plain(named(one.waits.head(5), functions)),
+        "asked": plain(named(one.asked.head(5).rename(columns={"own_func_id": "func_id"}), functions)),
         "calls": plain(named(one.tree, functions)),
     }
 
@@ -147,6 +151,10 @@ def _why(request: dict[str, Any]) -> list[str]:
         if wait["ns"] >= _WORTH * whole:
             doing = _WAITING.get(wait["kind"]) or f"waiting in {wait['syscall'] or '?'} ({wait['kind']})"
             said.append(f"`{text.clean(wait['qualname'])}` spent {text.duration(wait['ns'])} {doing}.")
+    for row in request["asked"][:2]:
+        if row["total_ns"] >= _WORTH * whole and text.known(row["statement"]):
+            statement = text.fit(text.clean(row["statement"]), _STATEMENT)
+            said.append(f"`{statement}` of {whom(row)} took {text.duration(row['total_ns'])} in {plural(row['count'], 'call')}.")
     return said
 
 

@@ -21,15 +21,18 @@ _KEY = ["own_func_id", "own_line", "library", "statement"]
 Ints = npt.NDArray[np.int64]
 
 
-def by_client(trace: Trace) -> pd.DataFrame:
+def by_client(trace: Trace, within: pd.DataFrame | None = None) -> pd.DataFrame:
     """One row per line of the program, library and statement, the most time first.
 
     own_func_id and own_line (-1: called by none of the program's, or from a line that is not known), library, statement (null where it could not be
     read); resource, what most of the waiting was for, as resources.labels() has it (null for nothing); count; total_ns, of a coroutine from its first
     resume to its end; each_ns, longest_ns; waited_ns, of the total, waiting for the resource. What a library asks of another within a call is not
-    counted again.
+    counted again. `within`: only what was asked in these calls, none of which is within another (call_id, in its order, and last_descendant_id).
     """
     asked = _outermost(trace)
+    if within is not None and len(asked):
+        at = np.searchsorted(within["call_id"], asked["call_id"], "right") - 1
+        asked = asked[(at >= 0) & (asked["call_id"] <= within["last_descendant_id"].to_numpy()[at])].reset_index(drop=True)
     if len(asked):
         _resources(trace, asked)
     groups = asked.groupby(_KEY, dropna=False, sort=False)

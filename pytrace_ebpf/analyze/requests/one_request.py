@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from pytrace_ebpf.analyze.clients.by_client import by_client
 from pytrace_ebpf.derive import streams
 from pytrace_ebpf.derive.calls.nesting import levels
 from pytrace_ebpf.errors import UsageError
@@ -34,11 +35,13 @@ class OneRequest:
     tree: node_id, parent_id, depth (0 for the request's own call), func_id, calls and TIMES; a caller precedes its callees.
     waits: func_id, kind (as in schema.WAITS, or RUN_QUEUE), syscall (None if none) and ns, longest first.
     awaited: the func_ids of the chain of coroutines that it was suspended in longest, outermost first, and that time in ns.
+    asked: what it asked of client libraries, as clients.by_client() has it.
     """
 
     tree: pd.DataFrame
     waits: pd.DataFrame
     awaited: tuple[list[int], int]
+    asked: pd.DataFrame
 
 
 def of_id(requests: pd.DataFrame, wanted: str) -> pd.DataFrame:
@@ -58,10 +61,10 @@ def one_request(trace: Trace, request: dict[str, Any]) -> OneRequest:
     window = trace.window(request["start_ns"], request["end_ns"], request["pid"], request["tid"])
     tasks = trace.tasks(["coroutine_id", "task_id", "func_id", "start_ns", "end_ns", "awaited_ns"]) if request["awaited_ns"] else None
     if tasks is None:
-        return OneRequest(_subtree(window, request), _waits(window, None), ([], 0))
+        return OneRequest(_subtree(window, request), _waits(window, None), ([], 0), by_client(window))
     resumes = _resumes(window, request)
     awaited = _awaited(tasks, request)
-    return OneRequest(_summed(_calls(window, resumes)), _waits(window, resumes), awaited)
+    return OneRequest(_summed(_calls(window, resumes)), _waits(window, resumes), awaited, by_client(window, resumes))
 
 
 def _subtree(window: Trace, request: dict[str, Any]) -> pd.DataFrame:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytrace_ebpf.analyze.requests.one_request import one_request
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.view import requests as view
 from tests.conftest import PATIENCE_S
@@ -80,3 +81,20 @@ def test_the_command_shows_one_request(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "pytrace_ebpf", "report", str(served(tmp_path).directory), "--request-id", A]
     said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout
     assert said.replace("\n", " ").count(f"trace {A}") == 2 and B not in said
+
+
+def test_a_request_says_what_it_asked_of_whom_and_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [(65, 7, 7, "driver", "SELECT ?", "complete"), (130, 7, 7, "driver", "UPDATE a", "complete")]
+    trace = opened(tmp_path / "web", *WEB, client_calls=asked)
+    found = [one_request(trace, row).asked for row in trace.requests().to_dict("records")]
+    assert [list(each[["statement", "count", "total_ns"]].itertuples(index=False, name=None)) for each in found] == [
+        [("SELECT ?", 1, 12)],
+        [("UPDATE a", 1, 30)],
+        [],
+    ]
+    assert main(["report", str(trace.directory), "--by", "request", "--slowest", "2"]) == 0
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert "`UPDATE a` of driver took 30ns in 1 call." in said and "`SELECT ?` of driver took 12ns in 1 call." in said
+    turns = opened(tmp_path / "turns", *ASYNC, client_calls=[(6, 7, 7, "driver", "SELECT ?", "complete")])
+    found = [one_request(turns, row).asked for row in turns.requests().to_dict("records")]
+    assert [each["total_ns"].tolist() for each in found] == [[], [44 - 6], []]
