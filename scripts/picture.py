@@ -1,6 +1,6 @@
 """Make a picture (SVG) of what a command shows: scripts/picture.py FILE.svg [--columns N] [--light] [--rows N] -- report TRACE ...
 
-docs/report.svg is of `make demo`'s recording: scripts/picture.py docs/report.svg --columns 104 --rows 27 -- report .build/demo --top 12
+docs/report.svg is of `make demo`'s recording: scripts/picture.py docs/report.svg --columns 104 --rows 36 -- report .build/demo --top 12
 """
 
 import argparse
