@@ -86,6 +86,10 @@ struct long_call_site_event {
 #define EXIT_KNOWN 0x20000
 #define EXIT_OF_AGENT 0x40000 /* it was the agent's thread */
 
+#define BY_TIMER 1 /* bits of a wake-up's state: an interrupt of a timer, or of a device, or a softirq of timers and block devices */
+#define BY_DEVICE 2
+#define BY_SOFTIRQ 4
+
 #define HOLDER_UNKNOWN (-1)
 
 /* Of sched_event.address. No futex is at such addresses, and objects are at multiples of 16. */
@@ -103,6 +107,7 @@ struct sched_event {
                         IN: ns of the wait in the run queue that ends, for which its control group had no CPU quota left
                         FORK: the thread's id in its own pid namespace, 0 = it is in the host's */
     __u32 state;     /* OUT: task state as the kernel reports it; no bit of 0x7f: still runnable.
+                        WAKING: BY_* where no thread woke it, 0 = one did, or who is not known
                         FORK: 1 = the child shares its creator's memory (thread, vfork)
                         EXIT: 0, or EXIT_KNOWN and the status that wait() gives of the process; EXIT_OF_AGENT */
     __u16 cpu;

@@ -101,9 +101,6 @@ BPF_TABLE("lru_hash", __u32, __u32, victims, 1024);
 
 /* Interrupt handlers that run on this core in the current thread's context: then that thread is not the waker. */
 BPF_PERCPU_ARRAY(interrupts, __u32, 1);
-#define BY_TIMER 1
-#define BY_DEVICE 2
-#define BY_SOFTIRQ 4
 #define SOFTIRQ_TIMER 1
 #define SOFTIRQ_BLOCK 4
 
@@ -460,7 +457,8 @@ static __always_inline void waking(__u64 task, int waited)
     event = reserve(traced->pid, tid, SCHED_WAKING, ts);
     if (!event)
         return;
-    waker = interrupted() ? 0 : bpf_get_current_pid_tgid();
+    event->state = interrupted();
+    waker = event->state ? 0 : bpf_get_current_pid_tgid();
     event->other = waker;
     event->other_pid = waker >> 32;
     event->cpu = cpu;

@@ -11,6 +11,7 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.analyze.waits.rivals import rivals
 from pytrace_ebpf.cli.main import main
+from pytrace_ebpf.record.kernel.btf import KernelTypes
 from tests.bpf.conftest import Recorder
 from tests.conftest import Target
 
@@ -26,6 +27,8 @@ class Group:
 
     def __init__(self) -> None:
         self.path = (V1 if V1_THERE else V2) / f"pytrace-test-{os.getpid()}"
+        if not V1_THERE:
+            (V2 / "cgroup.subtree_control").write_text("+cpu")
         self.path.mkdir()
         if V1_THERE:
             (self.path / "cpu.cfs_period_us").write_text(str(PERIOD_US))
@@ -69,19 +72,21 @@ def test_a_cpu_quota(group: Group, alone: Target, attach: Callable[..., Recorder
     before = group.throttled_ns()
     alone.go()
     alone.done()
-    counted = group.throttled_ns() - before
     directory = recorder.finish()
     alone.kill()
+    counted = group.throttled_ns() - before
     trace = pytrace_ebpf.open(directory)
     calls, waits = trace.calls(), trace.waits()
     assert trace.throttling and counted > 5e8
     unseen = (
         1000 * PERIOD_US * int(trace.losses()["class"].isin(["sched_in", "sched_out", "sched_missed"]).sum())
     )  # switches that the kernel did not report
-    assert counted - unseen - 0.02 * counted < waits["throttled_ns"].sum() < 1.02 * counted
+    exact = KernelTypes().offset("cfs_rq", "throttled_clock_self") is not None  # else by the clock of load tracking
+    within = (0.02 if exact else 0.1) * counted
+    assert counted - unseen - within < waits["throttled_ns"].sum() < counted + within
     spins = calls[calls["func_id"].map(trace.functions().set_index("func_id")["name"]) == "spin"]
     assert len(spins) == 10 and (calls["throttled_ns"] <= calls["runq_wait_ns"]).all()
-    assert spins["throttled_ns"].sum() > 0.9 * counted - unseen  # the rest between and after the calls
+    assert 0.5 * counted - unseen < spins["throttled_ns"].sum() <= waits["throttled_ns"].sum()  # the rest before and after the calls
     assert main(["report", str(directory)]) == 0
     assert "their control group has used it up" in " ".join(capsys.readouterr().out.split())
     assert main(["report", str(directory), "--by", "wait"]) == 0

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import pytrace_ebpf
+from pytrace_ebpf.analyze.waits.whole import whole_waits
 from pytrace_ebpf.cli import main
 from tests.bpf.conftest import Recorder
 from tests.conftest import Python, Target
@@ -144,6 +145,24 @@ def test_a_lock_is_the_same_in_those_that_waited_already(
     longest = waits[waits["tid"].isin(waiters)].sort_values("ns").groupby("tid").tail(1)
     assert longest["kind"].tolist() == ["lock"] * 3
     assert longest["lock_address"].nunique() == 1
+
+
+def test_a_wait_in_slices_is_one_wait(target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+    process = target("slices", "--wait")
+    recorder = attach(process.pid, "--source", "agent")
+    process.go()
+    looks = process.done()["looks"]
+    trace = pytrace_ebpf.open(recorder.finish())
+    waits = trace.waits(tid=process.pid)
+    polls = waits[waits["syscall"] == "poll"]
+    assert looks >= 5 and len(polls) >= looks
+    whole = pd.concat(whole_waits([polls]))
+    unseen = trace.losses()["class"].isin(["sched_in", "sched_out", "sched_waking"]).sum()  # the kernel did not report a switch: that ends the row
+    longest = whole.loc[whole["slices"].idxmax()]
+    assert longest["slices"] >= (looks + 1 - 3 * unseen) // (1 + unseen)
+    if not unseen:
+        assert len(whole) == 1 and longest["waker_pid"] == process.pid and longest["waker_tid"] != process.pid  # not the timer
+        assert longest["end_ns"] - longest["start_ns"] == (polls["end_ns"] - polls["start_ns"]).sum()
 
 
 def recorded(cause: str, python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> tuple[dict[str, Any], Any]:

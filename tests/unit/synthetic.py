@@ -210,11 +210,12 @@ class Script:
         cpu: int | None = None,
         resource: int = 0,
         ready: int = 0,
+        by_timer: bool = False,
     ) -> "Script":
         """Block for `ns` in `syscall` for `resource`, be woken by `waker`, with `ready` in its epoll instance, wait `queued` more for a core."""
         self._sched(SchedKind.OUT, state=1, syscall=syscall, address=address, resource=resource)
         self.now += ns
-        self._sched(SchedKind.WAKING, other=waker, resource=ready)
+        self._sched(SchedKind.WAKING, state=int(by_timer), other=waker, resource=ready)
         return self._back(queued, cpu)
 
     def gil(self, ns: int, waker: int = 0, queued: int = 5_000) -> "Script":

@@ -9,13 +9,14 @@ import pandas as pd
 from pytrace_ebpf.analyze.findings.contexts import PLACE, Contexts
 from pytrace_ebpf.analyze.findings.locks import Locks
 from pytrace_ebpf.analyze.waits.resources import labels, of_clients, sends
+from pytrace_ebpf.analyze.waits.whole import whole_waits
 from pytrace_ebpf.derive.added import Added
 from pytrace_ebpf.derive.calls.primitives import PRIMITIVES, among
 from pytrace_ebpf.trace.schema import AGENT, OF_THE_INTERPRETER
 
 COLUMNS = (
     "pid", "tid", "call_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "resource_id", "throttled_ns", "waker_pid", "waker_tid", "holder_tid",
-    "func_id", "primitive_func_id", *(f"{whose}own_func_id" for whose in ("", "holder_", "waker_")), "own_line", "own_called_func_id",
+    "slices", "func_id", "primitive_func_id", *(f"{whose}own_func_id" for whose in ("", "holder_", "waker_")), "own_line", "own_called_func_id",
 )  # fmt: skip
 KEY = [
     "pid", "own_func_id", "own_line", "own_called_func_id", "on_loop", "kind", "syscall", "resource", "primitive_func_id", "other_func_id", "shakes_hands",
@@ -65,7 +66,7 @@ def waited(trace: Any, at: Contexts) -> Waited:
         Added(_PAIR, {"ns": "sum"}),
         Locks(),
     )
-    for part in trace.waits_by_part(COLUMNS):
+    for part in whole_waits(trace.waits_by_part(COLUMNS)):
         some = _named(part[(part["call_id"] >= 0) & ~part["tid"].isin(ours)], at, called, handshakes)
         locks.add(some)
         preempted = some["kind"] == "preempted"

@@ -9,12 +9,13 @@ import pandas as pd
 from pytrace_ebpf.analyze.waits.resources import labels
 from pytrace_ebpf.analyze.waits.resources import named as resource_of
 from pytrace_ebpf.analyze.waits.rivals import throttled
+from pytrace_ebpf.analyze.waits.whole import whole_waits
 from pytrace_ebpf.derive.added import Added
 from pytrace_ebpf.trace.schema import AGENT, OF_THE_INTERPRETER
 
 WAITS = (
     "pid", "tid", "func_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "lock_address", "resource_id",
-    "throttled_ns", "waker_pid", "waker_tid", "holder_tid", "holder_func_id", "waker_caller_func_id", "waker_primitive_func_id",
+    "throttled_ns", "slices", "waker_pid", "waker_tid", "holder_tid", "holder_func_id", "waker_caller_func_id", "waker_primitive_func_id",
     "primitive_func_id", "caller_func_id",
 )  # fmt: skip
 QUOTA = "cpu quota"
@@ -51,7 +52,7 @@ def by_wait(
     waiting, mains = Added([*_KEY, "tid"], {"waits": "sum"}), {name: Added([*_KEY, *columns], {name: "sum"}) for name, columns in _MAIN.items()}
     ours = threads.loc[threads["name"] == AGENT, "tid"]
     called = labels(resources)
-    for part in parts:
+    for part in whole_waits(parts):
         rows = _rows(part[~part["tid"].isin(ours)], called, rivals)
         # Rows are added up once, to what every sum below can still tell apart: mostly a few rows of very many.
         rows = (

@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 
 from pytrace_ebpf.analyze.waits.resources import labels, named
+from pytrace_ebpf.analyze.waits.whole import whole_waits
 from pytrace_ebpf.derive.added import Added
 
 WAIT_COLUMNS = (
-    "tid", "func_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "resource_id",
+    "pid", "tid", "func_id", "slices", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "resource_id",
     "waker_pid", "waker_tid", "holder_tid", "holder_func_id", "waker_func_id", "throttled_ns",
 )  # fmt: skip
 UNKNOWN, NOBODY, QUOTA = -1, -2, -3
@@ -31,7 +32,7 @@ def reasons(trace: Any, func_id: int) -> dict[str, list[Part]]:
     sums = {name: Added(by, {"ns": "sum"}) for name, by in _BY.items()}
     pids, called = trace.processes()["pid"], labels(trace.resources())
     had = _had_core(trace) if trace.scheduling.get("external_switches") else None
-    for part in trace.waits_by_part(WAIT_COLUMNS):
+    for part in whole_waits(trace.waits_by_part(WAIT_COLUMNS)):
         for name, rows in _parts(part[part["func_id"] == func_id].reset_index(drop=True), pids, called, had).items():
             sums[name].add(rows)
     return {name: _rows(each.table) for name, each in sums.items()}

@@ -18,6 +18,7 @@ HOLDER_UNKNOWN = -1
 SCHED = ("ts", "pid", "tid", "kind", "cpu", "state", "syscall", "address", "other_pid", "other_tid", "holder_tid", "resource_id")
 """Columns of schema.SCHED that are needed."""
 _NEVER = 1 << 62
+_BY_TIMER = 1 | 4  # BY_TIMER and BY_SOFTIRQ of probes/events.h
 _ROW = np.dtype(
     [
         ("thread", "i4"), ("ts", "i8"), ("kind", "i1"), ("cpu", "i2"), ("state", "i4"), ("syscall", "i4"), ("address", "i8"),
@@ -28,10 +29,10 @@ WAIT = np.dtype(
     [
         ("key", "i8"), ("start_ns", "i8"), ("blocked_until_ns", "i8"), ("end_ns", "i8"), ("kind", "i1"), ("syscall", "i4"),
         ("lock_address", "i8"), ("resource_id", "i8"), ("waker_pid", "i4"), ("waker_tid", "i4"), ("holder_tid", "i4"),
-        ("throttled_ns", "i8"), ("cpu_before", "i2"), ("cpu_after", "i2"),
+        ("throttled_ns", "i8"), ("cpu_before", "i2"), ("cpu_after", "i2"), ("by_timer", "i1"),
     ]
 )  # fmt: skip
-"""schema.WAITS: key = (pid << 32 | tid), kind a place in WAIT_KINDS, -1 null; of waker_tid too, of resource_id and of throttled_ns."""
+"""schema.WAITS: key = (pid << 32 | tid), kind a place in WAIT_KINDS, -1 null; of waker_tid too, of resource_id and of throttled_ns; by_timer: a timer ended it."""
 
 Rows = npt.NDArray[Any]
 
@@ -110,6 +111,7 @@ class Waits:
         for column, source in (("waker_pid", "other_pid"), ("waker_tid", "other_tid")):
             out[column] = np.where(first["syscall"] == SYSCALL_UNKNOWN, -1, np.where(ended_by, waker[source], 0))
         out["holder_tid"] = np.where((first["to"] == GIL) & (first["kind"] == SchedKind.OUT), first["holder_tid"], HOLDER_UNKNOWN)
+        out["by_timer"] = woken & (waker["state"] & _BY_TIMER != 0)
         out["throttled_ns"] = np.minimum(throttled, end_ns - out["blocked_until_ns"]) if self._throttling else -1
         out["cpu_before"] = np.where(first["kind"] == SchedKind.OUT, first["cpu"], -1)
         out["cpu_after"] = cpu_after

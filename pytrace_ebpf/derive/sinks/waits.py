@@ -21,6 +21,7 @@ from pytrace_ebpf.derive.calls.own_code import foreign
 from pytrace_ebpf.derive.calls.primitives import LIBRARY, PRIMITIVES, among
 from pytrace_ebpf.derive.scheduling import off_core, wait_kinds
 from pytrace_ebpf.derive.scheduling.off_core import WAIT, Rows
+from pytrace_ebpf.derive.scheduling.slices import Slices
 from pytrace_ebpf.derive.scheduling.split import thread_keys
 from pytrace_ebpf.derive.scheduling.switches import Bools, Ints
 from pytrace_ebpf.derive.sink import Needs, Sink
@@ -63,9 +64,11 @@ class Waits(Sink):
             if ((self._held["kind"] < 0) | (self._held["kind"] >= len(WAIT_KINDS))).any():
                 raise ValueError("no such state")
         self._writer = _Writer(trace, self.into, self.parts)
+        if state is not None:
+            self._writer.slices.resume(state)
 
     def state(self) -> State:
-        return self._off_core.state() | self._moments.state() | {_HELD: self._held}
+        return self._off_core.state() | self._moments.state() | {_HELD: self._held} | self._writer.slices.state()
 
     def scheduled(self, first: int, switches: Sequence[pa.Table], ends_ns: Sequence[int]) -> None:
         self._held = np.concatenate((self._held, self._off_core.take(switches, ends_ns)))
@@ -95,6 +98,7 @@ class _Writer:
         """`parts`: those that are there; further ones are added."""
         self._into, self._parts = into, parts
         self._machine = machine_of(trace.manifest)
+        self.slices = Slices()
         self._pids, self._primitives = trace.processes()["pid"].to_numpy(), among(trace.functions(), PRIMITIVES)
 
     def questions(self, waits: Rows) -> tuple[Ints, Ints]:
@@ -147,13 +151,16 @@ class _Writer:
         own, holder, waker = (Answers(*(np.maximum(column, NO_CALL) for column in of)) for of in answers)
         named = _primitive(own, self._primitives)
         syscalls = wait_kinds.names(waits["syscall"], self._machine)
+        caller = np.where(named >= 0, own.caller, own.func_id)
+        of_calls = {"func_id": own.func_id, "caller_func_id": caller, "own_func_id": own.own, "own_line": own.own_line}
         columns: dict[str, pa.Array] = {
             "pid": pa.array((waits["key"] >> 32).astype(np.int32)),
             "tid": pa.array((waits["key"] & 0xFFFFFFFF).astype(np.int32)),
             "call_id": pa.array(own.call_id),
             "func_id": pa.array(own.func_id.astype(np.int32)),
             "primitive_func_id": pa.array(named.astype(np.int32)),
-            "caller_func_id": pa.array(np.where(named >= 0, own.caller, own.func_id).astype(np.int32)),
+            "caller_func_id": pa.array(caller.astype(np.int32)),
+            "slices": pa.array(self.slices.number(waits, of_calls).astype(np.int32)),
             "kind": pa.DictionaryArray.from_arrays(waits["kind"].astype(np.int32), list(WAIT_KINDS)),
             "syscall": pa.array(syscalls, pa.string()).dictionary_encode(),
             "holder_call_id": _at(asked.held, holder.call_id, len(waits)),

@@ -218,6 +218,11 @@ def test_what_is_waited_for() -> None:
     assert of_quota == set(quota._FIELDS)
 
 
+def test_what_wakes_a_thread() -> None:
+    c = numbers(PROBES / "events.h")
+    assert c["BY_TIMER"] | c["BY_SOFTIRQ"] == off_core._BY_TIMER and not off_core._BY_TIMER & c["BY_DEVICE"]
+
+
 def test_users_who_share() -> None:
     assert numbers(PROBES / "common.h")["EVERYBODY"] == blocks._EVERYBODY
 
