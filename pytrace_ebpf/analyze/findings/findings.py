@@ -19,7 +19,7 @@ COLUMNS = ["rule", "share", "ns", "sentence", "function", "file", "line", "resou
 IDLE = "idle"
 _PEER = "peer"
 _LEAST = 0.02  # of the time at work
-_MOSTLY = 0.5
+_MOSTLY, _MANY = 0.5, 0.2
 _OFTEN, _IN_ALL = 10, 20  # calls within one of their caller's, and so many of them
 _ONLY_WAITS = 0.9
 _HELD = {"gil": 0, "object-lock": 0, "memory": 0}  # what an event loop's thread waits for like any other
@@ -110,7 +110,7 @@ def _found(at: Contexts, waits: Waited, rule: str, evidence: str, words: str, gr
         resource=_main(group, "resource"),
         called=called,
         primitive=int(first["primitive_func_id"]),
-        other=NONE if (other := _main(group, "other_func_id")) is None else int(other),
+        **_other(group, _MANY if rule == "gil" else _MOSTLY),
         whole_in_own=by_line.groupby("own_func_id").sum().max() / ns if ns else 0.0,
     )
     if first["on_loop"] and rule not in _HELD:
@@ -118,6 +118,13 @@ def _found(at: Contexts, waits: Waited, rule: str, evidence: str, words: str, gr
     elif rule == "lock" and len(held := _while_held(waits.locks, found)):
         found.rule, found.meanwhile = "lock-held", held
     return found
+
+
+def _other(group: pd.DataFrame, least: float) -> dict[str, Any]:
+    """Found.other, who has it for most of the time of a group, and other_share, where that is the `least` share or more."""
+    sums = group.groupby("other_func_id")["ns"].sum()
+    share = sums.max() / group["ns"].sum() if len(sums) and group["ns"].sum() else 0.0
+    return {"other": int(sums.idxmax()), "other_share": float(share)} if share >= least else {}
 
 
 def _main(group: pd.DataFrame, column: str) -> Any:
@@ -182,12 +189,16 @@ def _of_computing(at: Contexts) -> list[Found]:
     modules = at.functions.set_index("func_id")["module"]
     out = []
     for imports, some in rows.groupby(rows["called_func_id"].map(modules).isin(OF_IMPORTS)):
+        if imports:
+            by_own = some.groupby("own_func_id")["on_cpu_ns"].sum()
+            ns, own = int(by_own.sum()), int(by_own.idxmax())
+            out += [Found(rule="imports", ns=ns, own=own, evidence="--by function --imports", whole_in_own=by_own.max() / ns)] if ns else []
+            continue
         for own, group in some.groupby("own_func_id"):
             top = group.loc[group["on_cpu_ns"].idxmax()]
             ns = int(group["on_cpu_ns"].sum())
             called = int(top["called_func_id"]) if top["on_cpu_ns"] >= _MOSTLY * ns else NONE
-            rule = "imports" if imports else "computes"
-            out.append(Found(rule=rule, ns=ns, own=int(own), called=called, evidence="--by function", on_loop=bool(group["on_loop"].any())))
+            out.append(Found(rule="computes", ns=ns, own=int(own), called=called, evidence="--by function", on_loop=bool(group["on_loop"].any())))
     return out
 
 

@@ -29,6 +29,7 @@ class Found:
     line: int = NONE  # of `own`, that called `called`
     called: int = NONE
     other: int = NONE
+    other_share: float = 1.0  # of ns
     words: str = ""
     waits: int = 0
     small: float = 0.0  # share of ns in waits of less than waited.SMALL_NS
@@ -124,7 +125,7 @@ def idle(only: int, several: int, ns: int) -> str:
 
 def _computes(found: Found, names: Names, own: str, much: str) -> str:
     if found.rule == "imports":
-        return f"{own} computes {much}, in imports."
+        return f"Imports compute {much}{_most(found, own)}."
     most = f", most of it in {names.of_library(found.called)}" if found.called >= 0 else ""
     return f"{own} computes {much}{most}{', on the thread of an event loop' if found.on_loop else ''}."
 
@@ -147,7 +148,8 @@ def _holder(found: Found, names: Names) -> str:
         return ", which nobody has: it is handed over"
     if found.other < 0:
         return ""
-    return f": {names.at(found.other)}{', in another thread,' if found.other == found.own else ''} has it meanwhile"
+    how_much = "meanwhile" if found.other_share >= _MOSTLY else f"{percent(found.other_share, 1)} of that"
+    return f": {names.at(found.other)}{', in another thread,' if found.other == found.own else ''} has it {how_much}"
 
 
 def _verb(rule: str) -> str:

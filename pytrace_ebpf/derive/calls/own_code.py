@@ -11,7 +11,9 @@ from pytrace_ebpf.rebuild.answers import EVENT_LOOP, FOREIGN
 from pytrace_ebpf.trace.libraries import in_library
 
 # Modules of libraries whose functions wait for whatever is to do next, on behalf of all of the program.
-EVENT_LOOPS = ("asyncio.base_events", "socketserver", "trio._core._run", "twisted.internet.base")
+OF_COROUTINES = ("asyncio.base_events", "asyncio.runners", "trio._core._run", "twisted.internet.base")
+"""Those on whose thread nothing else goes on while what they called does."""
+EVENT_LOOPS = (*OF_COROUTINES, "socketserver")
 
 Bools = npt.NDArray[np.bool_]
 
@@ -24,11 +26,15 @@ def own(functions: pd.DataFrame) -> Bools:
 def foreign(functions: pd.DataFrame) -> npt.NDArray[np.uint8]:
     """By func_id FOREIGN where a function is not own(), and EVENT_LOOP where that is one's (rebuild.answers); of functions that there are not, 0."""
     what = np.where(own(functions), 0, FOREIGN).astype(np.uint8)
-    loops = functions["module"].isin(EVENT_LOOPS) & (functions["name"] != "<module>")  # whose body is a part of an import
-    what[loops.to_numpy(bool) & (what != 0)] |= EVENT_LOOP
+    what[among_loops(functions, EVENT_LOOPS) & (what != 0)] |= EVENT_LOOP
     out = np.zeros(int(functions["func_id"].max()) + 1 if len(functions) else 0, np.uint8)
     out[functions["func_id"].to_numpy()] = what
     return out
+
+
+def among_loops(functions: pd.DataFrame, loops: tuple[str, ...]) -> Bools:
+    """Mask of the functions of modules that are `loops`, but for the modules' own bodies, which are a part of an import."""
+    return (functions["module"].isin(loops) & (functions["name"] != "<module>")).to_numpy(bool)
 
 
 def in_python(functions: pd.DataFrame) -> Bools:

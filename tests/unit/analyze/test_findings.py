@@ -16,7 +16,7 @@ MS = 1_000_000
 READ, RECVFROM, ACCEPT, FSYNC, WAIT4, EPOLL_WAIT, NONE = 0, 45, 43, 74, 61, 232, -1
 LIBRARY = "/usr/lib/python3.11"
 MAIN, HANDLE, ASK, HELD, OTHER = range(5)
-RECV, GET, PUT, LOOK_UP, RUN, ONCE, SELECT, FIND, WORKER, SHAKE = range(5, 15)
+RECV, GET, PUT, LOOK_UP, RUN, ONCE, SELECT, FIND, WORKER, SHAKE, SERVE = range(5, 16)
 FUNCTIONS = [
     (MAIN, "/app/shop.py", "main", "main", 100, "shop"),
     (HANDLE, "/app/shop.py", "handle", "handle", 10, "shop"),
@@ -33,6 +33,7 @@ FUNCTIONS = [
     (FIND, "<frozen importlib._bootstrap>", "_find_and_load", "_find_and_load", 1165, "importlib._bootstrap"),
     (WORKER, f"{LIBRARY}/concurrent/futures/thread.py", "_worker", "_worker", 69, "concurrent.futures.thread"),
     (SHAKE, f"{LIBRARY}/ssl.py", "do_handshake", "SSLSocket.do_handshake", 1379, "ssl"),
+    (SERVE, f"{LIBRARY}/socketserver.py", "process_request_thread", "ThreadingMixIn.process_request_thread", 691, "socketserver"),
 ]
 DATABASE, CLIENT, FILE, NAMES = 1, 2, 3, 4
 RESOURCES = [
@@ -89,6 +90,10 @@ def loop() -> Sequence[Script]:
     for _ in range(3):
         one.enter(SELECT).wait(90 * MS, syscall=EPOLL_WAIT).leave().enter(HANDLE).wait(20 * MS).leave()
     return [one]
+
+
+def served() -> Sequence[Script]:
+    return [thread(8, SERVE, HANDLE).wait(60 * MS)]
 
 
 def no_loop() -> Sequence[Script]:
@@ -203,12 +208,13 @@ PLANTED: dict[str, tuple[Callable[[], Sequence[Script]], str, str]] = {
     "queue: full": (full, "handle", "waits 81 % of the time, 17.0ms, in `Queue.put`, which `audit` (shop.py:30) ends."),
     "cores": (crowded, "handle", "Threads wait 90 % of the time, 81.0ms, for a core, all of it in `handle` (shop.py:10): other programs have them."),
     "computes": (computes, "handle", "`handle` (shop.py:10) computes 100 % of the time, 40.0ms."),
-    "imports": (imports, "handle", "`handle` (shop.py:10) computes 100 % of the time, 40.0ms, in imports."),
+    "imports": (imports, "handle", "Imports compute 100 % of the time, 40.0ms, all of it in `handle` (shop.py:10)."),
 }  # fmt: skip
 ALIKE: dict[str, tuple[str, Callable[[], Sequence[Script]], str]] = {
     "a client that sends nothing is no slow peer": ("peer", client, "computes"),
     "who computes with a lock waits for nothing meanwhile": ("lock-held", lambda: lock(computes=True), "lock"),
     "an event loop that waits is not held": ("event-loop", lambda: [thread(7, MAIN, ONCE, SELECT).wait(90 * MS, syscall=EPOLL_WAIT), *no_loop()[:0]], ""),
+    "a thread of a server that sleeps holds no event loop": ("event-loop", served, "sleep"),
     "sleep without an event loop holds none": ("event-loop", no_loop, "sleep"),
     "the loop of a whole program is no function that calls another too often": ("many-calls", lambda: many(1, 36), "peer"),
     "an answer in pieces is one call": ("many-calls", streamed, "peer"),
