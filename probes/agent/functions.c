@@ -345,7 +345,7 @@ static void publish(struct function_entry *entry, const struct texts *t)
     bool is_bare = !t->length[2], is_main = !owner_here; /* else it is calls alone */
     const char *name = is_bare ? t->text[1] : t->text[2];
     int client = is_main ? options_client(t->text[0], name, is_bare) : -1;
-    uint32_t flags = client >= 0 || options_want(t->text[0], t->of_main) ? 0 : UNWANTED;
+    uint32_t flags = options_want(t->text[0], client >= 0, t->of_main) ? 0 : UNWANTED;
     entry->resumable = (t->code_flags & RESUMABLE) != 0;
     if (!flags)
         entry->id = id_of(t, t->first_line, t->code_flags);

@@ -299,13 +299,13 @@ static bool fits_function(const struct subject *s, const char *pattern)
     return first_dot && strchr(first_dot + 1, '.') && fits_folders(s, pattern, s->qualname);
 }
 
-bool options_want(const char *file, bool is_main)
+bool options_want(const char *file, bool is_client, bool is_main)
 {
     if (LIKELY(!options.includes && !options.excludes))
         return true;
     struct subject s;
     describe(&s, file, "", false, is_main);
-    bool wanted = !options.includes;
+    bool wanted = !options.includes || is_client;
     for (int i = 0; i < options.includes && !wanted; i++)
         wanted = fits_package(&s, options.include[i]);
     for (int i = 0; i < options.excludes && wanted; i++)

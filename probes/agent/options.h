@@ -66,8 +66,8 @@ extern struct options options;
 bool options_read(const char *directory);
 /* Somebody has to find out which file the main program is of; else `is_main` below is false. */
 bool options_ask_for_main(void);
-/* The file's functions are wanted by include and exclude. */
-bool options_want(const char *file, bool is_main);
+/* The file's functions are wanted by include and exclude; that of a client library also where include does not name it. */
+bool options_want(const char *file, bool is_client, bool is_main);
 /* What the function is given and returns is wanted by args; `qualname` is the bare name where no other is known (`is_bare`). */
 bool options_want_values(const char *file, const char *qualname, bool is_bare, bool is_main);
 /* The function's lines are wanted by lines and lines_of. */

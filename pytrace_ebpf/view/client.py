@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 import pandas as pd
+from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -30,12 +31,13 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
         if not facts["clients"]:
             return [Text("What client libraries are asked for was not recorded; the agent does so, unless --clients none is given.")]
         return [Text("No call of a client library that is known to the agent began here; docs/clients.md lists them.")]
-    shown = Listing(
-        width, [(7, "calls"), (6, "total"), (6, "each"), (7, "longest")], ["asked by", "of", "for"], may_go=("longest", "each"), above=width < _ROOMY
-    )
+    roomy = width >= _ROOMY
+    titles = ["asked by", "of", "for"] if roomy else ["asked by, of whom, for what"]
+    shown = Listing(width, [(7, "calls"), (6, "total"), (6, "each"), (7, "longest")], titles, may_go=("longest", "each"), above=not roomy)
     for row in table.head(top).to_dict("records"):
         times = [text.duration(row[name]) for name in ("total_ns", "each_ns", "longest_ns")]
-        shown.add([text.count(row["count"], 7), *times], partial(_who, row), partial(_whom, row), partial(_what, row))
+        names = (_who, _whom, _what) if roomy else (_all,)
+        shown.add([text.count(row["count"], 7), *times], *(partial(name, row) for name in names))
     note = f"{min(top, len(table)):,} of {len(table):,}; what a library asks of another within a call is not counted again"
     return [text.title("What was asked of servers, processes and pools", note, width), shown]
 
@@ -50,6 +52,11 @@ def whom(row: dict[str, Any]) -> str:
     """Who was asked: the server, file or the like, else the library."""
     library = text.clean(row["library"])
     return text.clean(row["resource"]).replace("tcp ", f"{library} ", 1) if text.known(row["resource"]) else library
+
+
+def _all(row: dict[str, Any], width: int) -> Text:
+    line = Text.assemble(_who(row, width // 3), "  ", _whom(row, width // 3), "  ")
+    return line.append(_what(row, max(1, width - cell_len(line.plain))))
 
 
 def _whom(row: dict[str, Any], width: int) -> str:

@@ -69,6 +69,12 @@ def test_filters_do_not_hide_what_clients_are_asked_for(run: Run) -> None:
     assert {key: rows[key]["count"] for key in said["asked"] if key in rows} == said["asked"]
 
 
+def test_what_is_excluded_is_not_told(run: Run) -> None:
+    _, said, rows = recorded(run, "--exclude", "subprocess", "--exclude", "concurrent")
+    left = {key: count for key, count in said["asked"].items() if "subprocess" not in key and "concurrent" not in key}
+    assert {key: rows[key]["count"] for key in said["asked"] if key in rows} == left
+
+
 def test_requests_have_the_ids_of_their_spans(run: Run) -> None:
     directory, ended = run([sys.executable, str(TARGETS / "spans.py")], "-q", "--source", "agent")
     assert ended.returncode == 0, ended.stderr

@@ -46,8 +46,8 @@ class Resources:
         if found.kind in ("tcp", "udp"):
             if found.listens:
                 return f"tcp, listening on {found.name}"
-            service = SERVICES.get(port_of(found.name)) if found.name != found.local_name else None
-            return f"{found.kind} {found.name}" + (f" ({service})" if service else "") + (self._at_the_other_end(found.peer) if found.peer else "")
+            service = SERVICES.get(port_of(found.name), found.kind) if found.name != found.local_name else found.kind
+            return f"{service} {found.name}" + (self._at_the_other_end(found.peer) if found.peer else "")
         if found.kind == "socket":
             return "a socket"
         if found.kind == "pipe":

@@ -198,7 +198,7 @@ def thread(tid: int, name: str, **more: Any) -> dict[str, Any]:
         {"function": "Pool.get", "file": "/usr/lib/python3.11/site-packages/pool.py", "first_line": 1, "line": 5, "own": False},
         {"function": "order", "file": "/srv/shop.py", "first_line": 8, "line": 9, "own": True},
     ]
-    waits = {"state": "blocked", "waits_for": "poll", "syscall": "poll", "resources": ["tcp 10.0.0.5:5432 (postgres)"], "off_cpu_ns": 1_500_000_000}
+    waits = {"state": "blocked", "waits_for": "poll", "syscall": "poll", "resources": ["postgres 10.0.0.5:5432"], "off_cpu_ns": 1_500_000_000}
     return {"tid": tid, "name": name, **waits, "frames": frames} | more
 
 
@@ -220,14 +220,14 @@ def test_threads_that_do_the_same_are_shown_once() -> None:
     )
     assert said.splitlines() == [
         "python shop.py   Python 3.11.2   pid 7   9 threads",
-        "Of 9 threads 6 are waiting for a lock, 2 are waiting in poll for tcp 10.0.0.5:5432 (postgres) and 1 ",
-        "is computing.",
+        "Of 9 threads 6 are waiting for a lock, 2 are waiting in poll for postgres 10.0.0.5:5432 and 1 is ",
+        "computing.",
         "",
         "busy (3)  computing",
         "    Pool.get  /usr/lib/python3.11/site-packages/pool.py:5",
         "  > order  /srv/shop.py:9",
         "",
-        "MainThread (1), worker (2)  waiting in poll for tcp 10.0.0.5:5432 (postgres), for 1.50s to 2.00s",
+        "MainThread (1), worker (2)  waiting in poll for postgres 10.0.0.5:5432, for 1.50s to 2.00s",
         "    Pool.get  /usr/lib/python3.11/site-packages/pool.py:5",
         "  > order  /srv/shop.py:9",
         "",
@@ -241,7 +241,7 @@ def test_the_holder_of_the_gil_is_named_where_others_wait_for_it() -> None:
     found = {"threads": [thread(1, "a", **waits), thread(2, "b", state="on_cpu", waits_for=None)], "gil_holder": 2}
     assert summary(found) == "Of 2 threads 1 is waiting for the GIL and 1 is computing. b (2) holds the GIL."
     assert summary(found | {"gil_holder": None}).endswith("1 is computing.")
-    assert summary({"threads": [thread(1, "a")], "gil_holder": None}) == "Its only thread is waiting in poll for tcp 10.0.0.5:5432 (postgres)."
+    assert summary({"threads": [thread(1, "a")], "gil_holder": None}) == "Its only thread is waiting in poll for postgres 10.0.0.5:5432."
 
 
 def test_a_frame_whose_line_is_not_known_stands_beside_others() -> None:
