@@ -10,6 +10,7 @@ _EXTRAS = {
     "matplotlib": ("drawing pictures", "plots"),
     "duckdb": ("SQL", "sql"),
     "textual": ("the live view", "top"),
+    "mcp": ("the server for assistants", "mcp"),
     "shtab": ("completion", "install"),
 }
 

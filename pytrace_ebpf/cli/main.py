@@ -20,7 +20,23 @@ from pytrace_ebpf.terminal import standard_streams
 
 # The registry: one module of this package per command, with NAME, add_arguments(parser), run(args) -> exit code,
 # and a docstring that is its help.
-COMMANDS = ("doctor", "run", "attach", "top", "dump", "request", "snap", "daemon", "report", "diff", "export", "info", "experiment", "completion")
+COMMANDS = (
+    "doctor",
+    "run",
+    "attach",
+    "top",
+    "dump",
+    "request",
+    "snap",
+    "daemon",
+    "report",
+    "diff",
+    "export",
+    "info",
+    "experiment",
+    "mcp",
+    "completion",
+)
 _EARLIER = {"trace": "request"}  # names that commands had: they work on, and are not shown
 
 _NO_THREAD = "can't start new thread"
