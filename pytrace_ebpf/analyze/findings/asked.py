@@ -5,7 +5,6 @@ from typing import Any
 
 import pandas as pd
 
-from pytrace_ebpf.analyze.clients.by_client import by_client
 from pytrace_ebpf.analyze.findings.sentences import Found
 
 _MOSTLY = 0.5
@@ -21,6 +20,8 @@ class Asked:
     def _rows(self) -> pd.DataFrame | None:
         if not any(segment["rows"].get("client_calls") for segment in self._trace.segments):
             return None
+        from pytrace_ebpf.analyze.clients.by_client import by_client  # with all that derives: a report that has its tables needs nothing of that
+
         rows = by_client(self._trace)
         return rows[rows["statement"].notna() & (rows["waited_ns"] > 0)]
 

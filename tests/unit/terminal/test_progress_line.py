@@ -96,6 +96,6 @@ def test_the_line_is_gone_before_anything_is_printed(tmp_path: Path) -> None:
             while part := os.read(ours, 1 << 16):
                 said += part
     os.close(ours)
-    before, _, after = said.partition(b"32 % of `Worker.step`")
+    before, _, after = said.partition(b"Threads were at work")
     assert b"Re" in before and before.rpartition(b"\n")[2].replace(b"\x1b[1m", b"").endswith(b"\x1b[2K")
     assert b"Rebuilding" not in after and b"by self time" in after

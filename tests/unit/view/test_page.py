@@ -170,7 +170,7 @@ def test_in_a_browser_it_does_what_it_says(tmp_path: Path, monkeypatch: pytest.M
     page = made(sample(tmp_path / "trace"))
     with Browser() as seen:
         seen.open(page)
-        assert "waiting for the GIL" in seen.js("main.innerText") and seen.js("document.title").endswith("pytrace-ebpf")
+        assert "computes 58 % of the time" in seen.js("main.innerText") and seen.js("document.title").endswith("pytrace-ebpf")
         views = seen.js("document.querySelectorAll('#views button').length")
         for number in range(1, views + 1):
             seen.press(str(number))
