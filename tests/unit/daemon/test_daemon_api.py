@@ -27,7 +27,7 @@ from tests.daemon_api import Service
 # Options of `request` that users are not given: what they hold or take is the host's.
 ROOTS_OPTIONS = {"ring-mib", "retain"}
 WITHOUT_EFFECT = {"pid", "socket", "help"}
-NOT_OF_REQUEST = {"trigger", "after", "every", "traces"}
+NOT_OF_REQUEST = {"trigger", "after", "every", "traces", "from-call", "for"}
 
 
 @pytest.fixture
