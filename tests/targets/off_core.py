@@ -23,7 +23,7 @@ def locked():
 
 
 def computing():
-    sum(range(random.randrange(50_000, 200_000)))
+    sum(range(random.randrange(200_000, 800_000)))  # up to several times the 5 ms after which others ask for the GIL
 
 
 def hold():
