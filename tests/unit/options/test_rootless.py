@@ -235,6 +235,7 @@ def test_every_end_of_the_program(rootless: Callable[..., Run], program: str, co
     assert call["status"] == ("unwound" if code == 7 else "open_at_end")
 
 
+@pytest.mark.usefixtures("none_ignored")
 def test_ctrl_c_is_the_programs(rootless: Callable[..., Run]) -> None:
     run = rootless(PYTHON, "-c", "import time\ndef f(): print('ready', flush=True); time.sleep(600)\nf()", wait=False)
     assert run.process.stdout is not None
