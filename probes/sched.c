@@ -66,14 +66,14 @@ LAYOUT(program_event);
 
 /* A traced thread, and its wait in the run queue: queue.h. */
 struct traced {
-    __u64 queue;    /* the cfs_rq in which it waits for a core */
-    __u64 began;    /* when that wait began */
-    __u64 base;     /* for how long that cfs_rq had been throttled by then, or by its coming here */
+    __u64 queue;     /* the cfs_rq in which it waits for a core */
+    __u64 began;     /* when that wait began */
+    __u64 base;      /* for how long that cfs_rq had been throttled by then, or by its coming here */
     __u64 throttled; /* for how long those were that it has been moved from during this wait */
     __u32 pid;
-    __u32 counted;  /* 1: among those that wait for it */
+    __u32 core;      /* one more than that of the run queue in which it waits; 0: it does not wait for one */
+    __u32 counted;   /* 1: among those that wait for it */
     __u32 pad;
-    __u32 core;     /* one more than that of the run queue in which it waits; 0: it does not wait for one */
 };
 
 /* By thread id; kept by user space at attach, by fork and exit afterwards. */
@@ -284,7 +284,13 @@ static __always_inline __u64 other_gil(struct gil *gil, __u64 address)
     return 0;
 }
 
-/* The state of the thread that leaves the core, as the kernel reports it (__trace_sched_switch_state): one bit, 0 = runnable. */
+/* The state of the thread that leaves the core, as it has it. */
+static __always_inline __u32 own_state(struct bpf_raw_tracepoint_args *ctx)
+{
+    return SETTINGS->state_given ? (__u32)ctx->args[3] : FIELD(ctx->args[1], SETTINGS->task_state);
+}
+
+/* The same, as the kernel reports it (__trace_sched_switch_state): one bit, 0 = runnable. */
 static __always_inline __u32 reported_state(struct bpf_raw_tracepoint_args *ctx)
 {
     __u64 task = ctx->args[1];
@@ -293,7 +299,7 @@ static __always_inline __u32 reported_state(struct bpf_raw_tracepoint_args *ctx)
 
     if (ctx->args[0])
         return PREEMPTED;
-    state = SETTINGS->state_given ? (__u32)ctx->args[3] : FIELD(task, SETTINGS->task_state);
+    state = own_state(ctx);
     if ((state & IDLE) == IDLE)
         return IDLE_REPORTED;
     if (state & UNINTERRUPTIBLE_TOO)
@@ -323,7 +329,7 @@ TRACEPOINT(sched_switch)
         note_throttled(queue_left(comes, ts));
     if (leaves) {
         queue_left(leaves, 0);
-        if (ctx->args[0] || !(SETTINGS->state_given ? (__u32)ctx->args[3] : FIELD(ctx->args[1], SETTINGS->task_state)))
+        if (ctx->args[0] || !own_state(ctx))
             queue_entered(leaves, ctx->args[1], bpf_get_smp_processor_id(), ts);
     }
     if (prev_pid) {

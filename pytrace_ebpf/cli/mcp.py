@@ -8,6 +8,7 @@ nothing unless --record is given. What it may read is what its user may: as root
 
 import argparse
 import json
+import subprocess
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from pathlib import Path
@@ -87,12 +88,14 @@ class Tools:
         for manifest in sorted(path for depth in range(_DEEPEST + 1) for path in self._directory.glob("*/" * depth + MANIFEST)):
             try:
                 trace = pytrace_ebpf.open(self._of(str(manifest.parent)))
-            except Exception:  # none of ours, or damaged: asked about by name that is said
+            except (PytraceError, ValueError):  # none of ours, or damaged: asked about by name that is said
                 continue
             at = next((row["realtime_ns"] for row in trace.manifest["clock"] if row.get("realtime_ns")), None)
             row = {"trace": str(trace.directory.relative_to(self._directory)), "command": trace.manifest["target"].get("command")}
             found.append(row | {"recorded_at": at and at / 1e9, "seconds": (trace.end_ns - trace.start_ns) / 1e9})
-        return json.dumps(found[:_MOST_TRACES])
+            if len(found) == _MOST_TRACES:
+                break
+        return json.dumps(found)
 
     async def info(self, trace: str) -> str:
         """What is in a trace: its tables, the sources of calls and scheduling, what was lost, and whether it is complete."""
@@ -109,11 +112,11 @@ class Tools:
             raise ValueError(f"there is no report by {by}; there are {', '.join(BY)}")
         words = [word for option, value in (("--from", since), ("--until", until), ("--only", only)) if value for word in (option, value)]
         words += [word for option, number in (("--pid", pid), ("--tid", tid)) if number for word in (option, str(number))]
-        return await _answer("report", self._of(trace), "--json", "--by", by, "--top", str(max(1, min(top, _MOST_ROWS))), *words)
+        return await _answer("report", self._of(trace), "--json", *_rows(by, top), *words)
 
     async def diff(self, before: str, after: str, by: str = "function", top: int = 20) -> str:
         """What changed between two traces, and how sure that is."""
-        return await _answer("diff", self._of(before), self._of(after), "--json", "--by", by, "--top", str(max(1, min(top, _MOST_ROWS))))
+        return await _answer("diff", self._of(before), self._of(after), "--json", *_rows(by, top))
 
     async def sql(self, trace: str, query: str) -> str:
         """The answer to a query in DuckDB's SQL over the tables of a trace, of at most 500 rows. calls, waits, functions, samples ...: SHOW TABLES, DESCRIBE calls."""
@@ -153,10 +156,14 @@ async def _answer(*words: str) -> str:
     """What our command says. Raises ValueError with its sentence where it fails."""
     import anyio
 
-    done = await anyio.run_process(self_command.command(*words), check=False, stdin=None)
+    done = await anyio.run_process(self_command.command(*words), check=False, stdin=subprocess.DEVNULL)  # our own is the client's
     if done.returncode:
         raise ValueError(done.stderr.decode(errors="replace").strip().removeprefix("pytrace-ebpf: ") or f"{words[0]} ended with {done.returncode}")
     return _short(done.stdout.decode())
+
+
+def _rows(by: str, top: int) -> tuple[str, ...]:
+    return ("--by", by, "--top", str(max(1, min(top, _MOST_ROWS))))
 
 
 def _short(text: str) -> str:

@@ -23,6 +23,12 @@ def overlap(start_ns: int | None, end_ns: int | None) -> list[pc.Expression]:
     return after if end_ns is None else [*after, pc.field("start_ns") < end_ns]
 
 
+def began(column: str, start_ns: int | None, end_ns: int | None) -> list[pc.Expression]:
+    """Terms for what began, by this column, in the window [start_ns, end_ns)."""
+    after = [] if start_ns is None else [pc.field(column) >= start_ns]
+    return after if end_ns is None else [*after, pc.field(column) < end_ns]
+
+
 def between(ids: tuple[int, int] | None) -> list[pc.Expression]:
     """Terms for call_ids from the first to the last of `ids`."""
     return [] if ids is None else [pc.field("call_id") >= ids[0], pc.field("call_id") <= ids[1]]

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -19,6 +20,7 @@ _FEW = 1 << 16  # rows of a table that is asked for again and again
 class Logs:
     """What a Trace has of these; of a window of one the rows within."""
 
+    manifest: dict[str, Any]
     _held: dict[str, pd.DataFrame]  # those with a key, by name
 
     @abstractmethod
@@ -32,6 +34,21 @@ class Logs:
     @abstractmethod
     def _load(self, spec: Table, parts: list[Part], columns: list[str], where: list[pc.Expression]) -> pa.Table:
         """Rows of parts."""
+
+    @property
+    def throttling(self) -> bool:
+        """Whether waits for a CPU quota were told apart from others for a core."""
+        return bool(self.scheduling.get("throttling"))
+
+    @property
+    def rivals_known(self) -> bool:
+        """Whether it was recorded who had the cores that threads waited for."""
+        return bool(self.scheduling.get("external_switches"))
+
+    @property
+    def scheduling(self) -> dict[str, Any]:
+        """Where scheduling came from: `source` ("bpf", "perf", "cputime" or None for nowhere) and `why`, a sentence."""
+        return {"source": "bpf", "why": ""} | (self.manifest.get("scheduling") or {})
 
     def events(
         self,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pytrace_ebpf.trace import sql
-from pytrace_ebpf.trace.conditions import all_of, between, equal, overlap, overlapping
+from pytrace_ebpf.trace.conditions import all_of, began, between, equal, overlap, overlapping
 from pytrace_ebpf.trace.deriving import Deriving, Maker
 from pytrace_ebpf.trace.frames import in_order, named, to_frame
 from pytrace_ebpf.trace.index import Bounds, Index
@@ -39,7 +39,7 @@ from pytrace_ebpf.trace.schema import (
 from pytrace_ebpf.trace.segments import parts_of
 
 _AT_ONCE = 1 << 17  # rows that a query is given
-_SOUGHT = ("call_id", "pid", "tid", "depth", "start_ns", "end_ns")  # columns by whose bounds row groups are found
+_SOUGHT = ("call_id", "pid", "tid", "depth", "start_ns", "end_ns", "queued_ns")  # columns by whose bounds row groups are found
 
 
 class Trace(Logs, Deriving):
@@ -95,16 +95,6 @@ class Trace(Logs, Deriving):
     def segments(self) -> list[dict[str, Any]]:
         """The whole segments in the order of time: index, start_ns, end_ns, rows."""
         return list(self.manifest["segments"])
-
-    @property
-    def throttling(self) -> bool:
-        """Whether waits for a CPU quota were told apart from others for a core."""
-        return bool(self.scheduling.get("throttling"))
-
-    @property
-    def scheduling(self) -> dict[str, Any]:
-        """Where scheduling came from: `source` ("bpf", "perf", "cputime" or None for nowhere) and `why`, a sentence."""
-        return {"source": "bpf", "why": ""} | (self.manifest.get("scheduling") or {})
 
     def calls(
         self,
@@ -206,18 +196,20 @@ class Trace(Logs, Deriving):
 
     def waits_by_part(self, columns: Sequence[str], where: pc.Expression | None = None) -> Iterator[pd.DataFrame]:
         """The rows of waits(), some at a time, at least once: in bounded memory. Those that come together ended at about the same time."""
-        names, conditions = WAITS.known(columns), [] if where is None else [where]
-        for some in [[part] for part in self._derived_parts(WAITS)] or [[]]:
-            yield to_frame(self._load(WAITS, some, names, conditions), WAITS)
+        return self._derived_by_part(WAITS, columns, where)
 
-    def rivals(self, start_ns: int | None = None, end_ns: int | None = None) -> pd.DataFrame:
-        """Who had the core while a thread waited for it, of waits that began in the window; columns as in schema.RIVALS.
+    def rivals(self, pid: int | None = None, tid: int | None = None, start_ns: int | None = None, end_ns: int | None = None) -> pd.DataFrame:
+        """Who had the core while a thread waited for it, of waits for a core that began in the window; columns as in schema.RIVALS.
 
         The first use derives them and keeps them in the trace directory, as with the calls.
         """
-        where = [pc.field("queued_ns") >= start_ns] if start_ns is not None else []
-        where += [pc.field("queued_ns") < end_ns] if end_ns is not None else []
-        return self._derived_rows(RIVALS, None, where)
+        bounds = {"pid": (pid, pid), "tid": (tid, tid), "queued_ns": (start_ns, None if end_ns is None else end_ns - 1)}
+        where = all_of([*equal(pid=pid, tid=tid), *began("queued_ns", start_ns, end_ns)])
+        return self._indexed(RIVALS, None, where, bounds, ("queued_ns", "pid", "tid"))
+
+    def rivals_by_part(self, where: pc.Expression | None = None) -> Iterator[pd.DataFrame]:
+        """The rows of rivals(), some at a time, at least once: in bounded memory."""
+        return self._derived_by_part(RIVALS, None, where)
 
     def tasks(
         self,
@@ -348,6 +340,11 @@ class Trace(Logs, Deriving):
     def _derived_rows(self, spec: Table, columns: Sequence[str] | None = None, where: Sequence[pc.Expression] = ()) -> pd.DataFrame:
         """Rows of a derived table, in the order in which it was written."""
         return to_frame(self._load(spec, self._derived_parts(spec), spec.known(columns), list(where)), spec)
+
+    def _derived_by_part(self, spec: Table, columns: Sequence[str] | None, where: pc.Expression | None) -> Iterator[pd.DataFrame]:
+        names, conditions = spec.known(columns), [] if where is None else [where]
+        for some in [[part] for part in self._derived_parts(spec)] or [[]]:
+            yield to_frame(self._load(spec, some, names, conditions), spec)
 
     def _indexed(self, spec: Table, columns: Sequence[str] | None, where: pc.Expression | None, bounds: Bounds, key: Sequence[str]) -> pd.DataFrame:
         """Rows of a derived table that `where` selects, none of which is out of `bounds`, in the order of `key`: only what can hold them is read."""

@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pytrace_ebpf.trace.conditions import all_of, equal, overlap
+from pytrace_ebpf.trace.conditions import all_of, began, equal, overlap
 from pytrace_ebpf.trace.derived import Pieces
 from pytrace_ebpf.trace.parts import Part
 from pytrace_ebpf.trace.reader import Trace
@@ -95,6 +95,15 @@ class Window(Trace):
         """As of a trace, cut at the edges."""
         own = [*equal(pid=self.pid, tid=self.tid), *overlap(self._start_ns, self._end_ns)]
         return map(self._cut, self.whole.waits_by_part(columns, all_of([*own, *([] if where is None else [where])])))
+
+    def rivals(self, pid: int | None = None, tid: int | None = None, start_ns: int | None = None, end_ns: int | None = None) -> pd.DataFrame:
+        """As of a trace. These are the whole trace's, which are derived once."""
+        return self.whole.rivals(*self._whose(pid, tid), *self._within(start_ns, end_ns))
+
+    def rivals_by_part(self, where: pc.Expression | None = None) -> Iterator[pd.DataFrame]:
+        """As of a trace."""
+        own = [*equal(pid=self.pid, tid=self.tid), *began("queued_ns", self._start_ns, self._end_ns)]
+        return self.whole.rivals_by_part(all_of([*own, *([] if where is None else [where])]))
 
     def _cut(self, rows: pd.DataFrame) -> pd.DataFrame:
         return rows.assign(**{name: rows[name].clip(self._start_ns, self._end_ns) for name in _ENDS if name in rows})

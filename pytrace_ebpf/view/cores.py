@@ -52,7 +52,7 @@ def facts(trace: Any, sums: CoreSums, at_most: int | None = None) -> dict[str, A
         "functions": plain(named(_most(sums.functions, at_most), names)),
         "functions_in_all": int(sums.functions["func_id"].nunique()),
         "migrations": plain(named(cores.migrations(trace.waits_by_part(cores.WAITS)), names)),
-        "rivals": plain(rivals(trace)) if trace.scheduling.get("external_switches") else [],
+        "rivals": plain(rivals(trace)) if trace.rivals_known else [],
         "throttled_ns": int(sum(part["throttled_ns"].fillna(0).sum() for part in trace.waits_by_part(("throttled_ns",))))
         if trace.throttling
         else None,

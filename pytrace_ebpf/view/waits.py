@@ -30,7 +30,7 @@ def found(trace: Any, _calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.D
     parts = trace.waits_by_part((*WAITS, "own_func_id"))
     if chosen := only(facts.get("only"), "wait"):
         parts = _narrowed(trace, parts, chosen)
-    rivals = main_rivals(trace) if trace.scheduling.get("external_switches") else None
+    rivals = partial(main_rivals, trace) if trace.rivals_known else None
     table = by_wait(parts, trace.whole.threads(), trace.neighbours(), trace.resources(), rivals)
     functions = trace.functions()
     table = named(named(table, functions), functions, "partner_")

@@ -51,7 +51,7 @@ def _rows(trace: Any) -> list[dict[str, Any]]:
     idle_ns = int(waits.idle["ns"].sum())
     of_ns = at_work_ns(at) - idle_ns
     names = Names(trace.functions(), trace.call_sites)
-    found = [*_of_waits(at, waits, names, Asked(trace)), *_of_cores(trace, at, waits), *_of_computing(at)]
+    found = [*_of_waits(at, waits, names, Asked(trace)), *_of_cores(trace, at, waits, _LEAST * of_ns), *_of_computing(at)]
     found = [each for each in found if of_ns > 0 and _LEAST * of_ns <= each.ns <= of_ns]
     found.sort(key=lambda each: -each.ns)
     rows = [_row(trace, names, replace(each, evidence="--by client") if each.asked else each, of_ns) for each in found]
@@ -153,8 +153,11 @@ def _while_held(locks: pd.DataFrame, found: Found) -> dict[str, Any]:
     return {name: None if pd.isna(value) else value for name, value in rows.iloc[0][["kind", "syscall", "resource"]].items()}
 
 
-def _of_cores(trace: Any, at: Contexts, waits: Waited) -> list[Found]:
-    """Threads of own code that had no core, and who had it; apart from that the time in which their control group had no CPU quota left."""
+def _of_cores(trace: Any, at: Contexts, waits: Waited, least_ns: float) -> list[Found]:
+    """Threads of own code that had no core, and who had it; apart from that the time in which their control group had no CPU quota left.
+
+    Who had it is looked up where that is a finding: it takes a pass over all switches.
+    """
     rows = computed(at)
     takers = waits.takers[waits.takers["own_func_id"] >= 0]
     out = []
@@ -163,14 +166,16 @@ def _of_cores(trace: Any, at: Contexts, waits: Waited) -> list[Found]:
         if ns := int(by_own.sum()):
             out.append(Found(rule=rule, ns=ns, own=int(by_own.idxmax()), evidence="--by core", whole_in_own=by_own.max() / ns))
     for found in out[:1]:
-        found.meanwhile = _who_had_cores(trace, takers, found.ns)
+        without = found.ns
         found.ns -= sum(quota.ns for quota in out[1:])
+        if found.ns >= least_ns:
+            found.meanwhile = _who_had_cores(trace, takers, without)
     return out
 
 
 def _who_had_cores(trace: Any, takers: pd.DataFrame, ns: int) -> dict[str, Any]:
     """The share of the program's own threads, and the name of whoever else had them most; {} where that is not known of most of the time."""
-    if trace.scheduling.get("external_switches"):
+    if trace.rivals_known:
         had = rivals(trace)
         had = had[had["tid"] != 0]
         ours, others = had.loc[had["traced"], "ns"].sum(), had[~had["traced"]].groupby("name")["ns"].sum()

@@ -1,6 +1,6 @@
 """What the threads waited for, all together: by what the program called to wait, by lock, file or socket, else by kind and system call; in which function, for whom."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -31,13 +31,18 @@ _SUMS = {"waits": "sum", "total_ns": "sum", "longest_ns": "max", "queued_ns": "s
 
 
 def by_wait(
-    parts: Iterable[pd.DataFrame], threads: pd.DataFrame, neighbours: pd.DataFrame, resources: pd.DataFrame, rivals: pd.DataFrame | None = None
+    parts: Iterable[pd.DataFrame],
+    threads: pd.DataFrame,
+    neighbours: pd.DataFrame,
+    resources: pd.DataFrame,
+    main_rivals: Callable[[pd.DataFrame], pd.DataFrame] | None = None,
 ) -> pd.DataFrame:
     """One row per function of derive.calls.primitives and its caller, per lock, else per kind, system call and resource; longest total first.
 
     The agent's own thread is left out.
 
-    `parts` (Trace.waits_by_part) need WAITS, the others schema.THREADS, NEIGHBOURS and RESOURCES, and waits.rivals.main_rivals where these are known.
+    `parts` (Trace.waits_by_part) need WAITS, the others schema.THREADS, NEIGHBOURS and RESOURCES, and `main_rivals` gives waits.rivals.main_rivals of some
+    waits, where these are known.
     Out: kind (of schema.WAIT_KINDS; QUOTA: preempted as the control group had no CPU quota left), primitive_func_id (Queue.get; -1 none), syscall (null
     where that is known), resource (what was behind the descriptor, in words, as resources.labels has it;
     null for none, and where the function is known), lock_pid and lock_address (null but for locks without), waits (their number),
@@ -53,7 +58,7 @@ def by_wait(
     ours = threads.loc[threads["name"] == AGENT, "tid"]
     called = labels(resources)
     for part in whole_waits(parts):
-        rows = _rows(part[~part["tid"].isin(ours)], called, rivals)
+        rows = _rows(part[~part["tid"].isin(ours)], called, main_rivals)
         # Rows are added up once, to what every sum below can still tell apart: mostly a few rows of very many.
         rows = (
             rows.groupby(_FINEST, dropna=False, as_index=False, observed=True)
@@ -75,7 +80,7 @@ def by_wait(
     return table.drop(columns="named_func_id").sort_values("total_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-def _rows(waits: pd.DataFrame, called: "pd.Series[Any]", rivals: pd.DataFrame | None) -> pd.DataFrame:
+def _rows(waits: pd.DataFrame, called: "pd.Series[Any]", main_rivals: Callable[[pd.DataFrame], pd.DataFrame] | None) -> pd.DataFrame:
     """`waits` with what is to be added, and by what; `called`: of resources.labels."""
     rows = waits.copy(deep=False)
     rows["kind"] = rows["kind"].astype("object").mask((rows["kind"] == "preempted") & throttled(rows), QUOTA)
@@ -94,19 +99,20 @@ def _rows(waits: pd.DataFrame, called: "pd.Series[Any]", rivals: pd.DataFrame | 
     rows["partner_pid"] = rows["waker_pid"].fillna(-1).where(~gil, rows["pid"]).astype(np.int64)
     rows["partner_func_id"] = rows["waker_caller_func_id"].where(~gil, rows["holder_func_id"])
     rows["partner_primitive_func_id"] = rows["waker_primitive_func_id"].where(~gil, -1)
-    _of_queue(rows, rivals)
+    _of_queue(rows, main_rivals)
     return rows
 
 
-def _of_queue(rows: pd.DataFrame, rivals: pd.DataFrame | None) -> None:
+def _of_queue(rows: pd.DataFrame, main_rivals: Callable[[pd.DataFrame], pd.DataFrame] | None) -> None:
     """The partner of those that lost their core: of a quota nobody, else who had it longest, where that is not who took it."""
     quota = rows["kind"] == QUOTA
     for name, nobody in (("partner_tid", 0), ("partner_pid", 0), ("partner_func_id", -1), ("partner_primitive_func_id", -1)):
         rows.loc[quota, name] = nobody
-    if rivals is None:
-        return
     preempted = rows["kind"] == "preempted"
-    found = rows.loc[preempted, ["tid", "blocked_until_ns"]].merge(rivals, how="left", on=["tid", "blocked_until_ns"]).set_axis(rows.index[preempted])
+    if main_rivals is None or not preempted.any():
+        return
+    waits = rows.loc[preempted, ["tid", "blocked_until_ns"]]
+    found = waits.merge(main_rivals(waits), how="left", on=["tid", "blocked_until_ns"]).set_axis(rows.index[preempted])
     others = found[found["rival_tid"].notna() & (found["rival_tid"] != rows["partner_tid"][preempted])]
     rows.loc[others.index, "partner_tid"] = others["rival_tid"].astype(np.int64)
     rows.loc[others.index, "partner_pid"] = others["rival_pid"].astype(np.int64)

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from pytrace_ebpf.analyze.waits.resources import labels, named
+from pytrace_ebpf.analyze.waits.rivals import of_waits
 from pytrace_ebpf.analyze.waits.whole import whole_waits
 from pytrace_ebpf.derive.added import Added
 
@@ -31,34 +32,29 @@ def reasons(trace: Any, func_id: int) -> dict[str, list[Part]]:
     """
     sums = {name: Added(by, {"ns": "sum"}) for name, by in _BY.items()}
     pids, called = trace.processes()["pid"], labels(trace.resources())
-    had = _had_core(trace) if trace.scheduling.get("external_switches") else None
+    names = trace.neighbours().drop_duplicates("tid").set_index("tid")["name"]
     for part in whole_waits(trace.waits_by_part(WAIT_COLUMNS)):
-        for name, rows in _parts(part[part["func_id"] == func_id].reset_index(drop=True), pids, called, had).items():
+        waits = part[part["func_id"] == func_id].reset_index(drop=True)
+        runq = _queued(waits, of_waits(trace, waits), pids, names) if trace.rivals_known else None
+        parts = _parts(waits, pids, called) | ({} if runq is None else {"runq": runq})
+        for name, rows in parts.items():
             sums[name].add(rows)
     return {name: _rows(each.table) for name, each in sums.items()}
 
 
-def _had_core(trace: Any) -> pd.DataFrame:
-    """Of each wait who had the core: tid, blocked_until_ns, rival_tid, who, ns."""
-    names = trace.neighbours().drop_duplicates("tid").set_index("tid")["name"]
-    rows = trace.rivals(trace.start_ns, trace.end_ns)
-    own = rows["rival_pid"].isin(trace.processes()["pid"])
-    who = rows["rival_tid"].map(names).astype("object").mask(own, None)
-    out = rows.assign(who=who, own=own).rename(columns={"queued_ns": "blocked_until_ns"})
-    return out[["tid", "blocked_until_ns", "rival_tid", "who", "own", "ns"]]
-
-
-def _queued(waits: pd.DataFrame, had: pd.DataFrame) -> pd.DataFrame:
-    """By who had the core: func_id, who, ns; and for how long there was no quota."""
+def _queued(waits: pd.DataFrame, had: pd.DataFrame, pids: "pd.Series[int]", names: "pd.Series[Any]") -> pd.DataFrame:
+    """By who had the core (`had`: rivals.of_waits): func_id, who, ns; and for how long there was no quota. `pids`: of the program; `names`: of others, by tid."""
     rows = waits[["tid", "blocked_until_ns", "waker_tid", "waker_func_id"]].merge(had, on=["tid", "blocked_until_ns"])
-    took = rows["own"] & (rows["waker_tid"] == rows["rival_tid"]).fillna(False)
-    rows["func_id"] = np.where(took, rows["waker_func_id"], np.where(rows["own"], UNKNOWN, NOBODY))
+    own = rows["rival_pid"].isin(pids)
+    took = own & (rows["waker_tid"] == rows["rival_tid"]).fillna(False)
+    rows["func_id"] = np.where(took, rows["waker_func_id"], np.where(own, UNKNOWN, NOBODY))
+    rows["who"] = rows["rival_tid"].map(names).astype("object").mask(own, None)
     quota = waits["throttled_ns"].fillna(0).astype(np.int64)
     none_left = pd.DataFrame({"func_id": QUOTA, "who": None, "ns": quota[quota > 0]})
-    return pd.concat([rows[["func_id", "who", "ns"]].astype({"who": "object"}), none_left.astype({"who": "object"})], ignore_index=True)
+    return pd.concat([rows[["func_id", "who", "ns"]], none_left.astype({"who": "object"})], ignore_index=True)
 
 
-def _parts(waits: pd.DataFrame, pids: "pd.Series[int]", called: "pd.Series[Any]", had: pd.DataFrame | None) -> dict[str, pd.DataFrame]:
+def _parts(waits: pd.DataFrame, pids: "pd.Series[int]", called: "pd.Series[Any]") -> dict[str, pd.DataFrame]:
     kind, start = waits["kind"].astype("object"), waits["start_ns"]
     until = waits["blocked_until_ns"].fillna(waits["end_ns"]).astype(np.int64)
     gil, preempted = kind == "gil", kind == "preempted"
@@ -67,8 +63,7 @@ def _parts(waits: pd.DataFrame, pids: "pd.Series[int]", called: "pd.Series[Any]"
     held = gil & (waits["holder_tid"] != 0)
     waits["func_id"] = waits["holder_func_id"].where(held, waits["waker_func_id"].where(ended, NOBODY))
     waits["kind"], waits["syscall"], waits["resource"] = kind, waits["syscall"].astype("object"), named(waits, called)
-    runq = waits[preempted].assign(who=None) if had is None else _queued(waits, had)
-    return {"gil": waits[gil], "blocked": waits[~gil & ~preempted], "runq": runq}
+    return {"gil": waits[gil], "blocked": waits[~gil & ~preempted], "runq": waits[preempted].assign(who=None)}
 
 
 def _rows(sums: pd.DataFrame) -> list[Part]:

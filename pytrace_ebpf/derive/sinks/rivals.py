@@ -21,7 +21,7 @@ _AT_ONCE = 1 << 18  # rows of scheduling
 def derive(trace: Trace, into: Path) -> Settled | None:
     """Write schema.RIVALS of `trace`, a part for some segments that follow each other."""
     whole = trace.whole
-    if not whole.scheduling.get("external_switches"):
+    if not whole.rivals_known:
         return None
     rivals = Rivals(windows_of(whole.losses(), (*SCHED_LOSSES, "external_ring")))
     number = 0
