@@ -22,7 +22,6 @@ from pytrace_ebpf.derive.calls.nesting import levels
 from pytrace_ebpf.trace.sampled import NATIVE
 
 _MOSTLY, _ONLY_WAITS = 0.5, 0.9
-_SURE = 0.9  # chance that a finding is no less than half of what it says
 _STATES = ("on_cpu", "runq_wait", "gil_wait", "blocked")
 _CLIENTS = "clients"  # a listening socket: no rule, as nobody who works waits there
 # By what is known of a function that waits, the names of functions: of libc, OpenSSL, the interpreter, and the standard library where no native frame is known.
@@ -68,8 +67,7 @@ def sampled(trace: Any, period: int) -> Sampled:
     found = [*_waited(rows[~idle & (rows["own_func_id"] >= 0)]), *_computed(rows, at)]
     of = int(rows["on_cpu_ns"].sum()) // period
     _with_errors(found, period, of)
-    sure = [each for each in found if (each.confidence or 0.0) >= _SURE]
-    return Sampled(sure, at_work_ns(at) - idle_ns, idle_ns, *((0, 0) if is_summed(trace) else (only, len(waits))))
+    return Sampled(found, at_work_ns(at) - idle_ns, idle_ns, *((0, 0) if is_summed(trace) else (only, len(waits))))
 
 
 def _rows(at: Contexts) -> pd.DataFrame:
