@@ -44,7 +44,8 @@ def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.Dat
 def _sampled(trace: Any, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     from pytrace_ebpf.view import sampled  # what reads samples is not needed for calls
 
-    return sampled.found(trace, facts)
+    table, more = sampled.found(trace, facts)
+    return table, more | ({"findings": findings.found(trace)} if facts["by"] == "function" else {})
 
 
 def _called(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
