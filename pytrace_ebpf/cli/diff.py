@@ -24,6 +24,7 @@ from pytrace_ebpf.diff import page
 from pytrace_ebpf.diff import report as view
 from pytrace_ebpf.diff.causes import waited
 from pytrace_ebpf.diff.changes import BY, VALUES, changes, names_of, whole_change
+from pytrace_ebpf.diff.findings import changed
 from pytrace_ebpf.diff.judge import VALUE, Judgement, judge
 from pytrace_ebpf.diff.report import phrase_of
 from pytrace_ebpf.diff.sides import PER, Side, both, traces_in
@@ -99,6 +100,7 @@ def _compare(args: argparse.Namespace, limit: float | None, share: float, rate: 
         table, whole = changes(old, new, args.by, args.sort, asked["value"]), whole_change(old, new, asked["value"])
         if asked["value"] == "wall" and (args.by, args.sort) == ("function", "self"):
             table = waited(old, new, table)
+        found = changed(old, new)
         judged = None if limit is None and not args.until_sure else _judged(old, new, args, share, rate)
     if args.html is not None:
         path = Path(args.html)
@@ -109,11 +111,11 @@ def _compare(args: argparse.Namespace, limit: float | None, share: float, rate: 
             raise UsageError(f"{path} cannot be written ({error.strerror}); name another file.") from None
         print(printable(f"{path}: open it in a browser"), file=sys.stderr)
     if args.json:
-        json.dump(view.facts(old, new, table, whole, asked, args.top), sys.stdout, indent=1)
+        json.dump(view.facts(old, new, table, whole, found, asked, args.top), sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
         screen = console()
-        screen.print(view.report(old, new, table, whole, asked, width_of(screen), ascii_only(), args.top))
+        screen.print(view.report(old, new, table, whole, found, asked, width_of(screen), ascii_only(), args.top))
     if judged is None:
         return 0
     fails, said = _verdict(old, new, judged, args, share)

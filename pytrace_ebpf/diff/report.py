@@ -9,6 +9,7 @@ import pandas as pd
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from pytrace_ebpf.diff import findings
 from pytrace_ebpf.diff.changes import chance, names_of
 from pytrace_ebpf.diff.sides import Side
 from pytrace_ebpf.experiment.paths import PARTS
@@ -36,11 +37,20 @@ _BAR = 40
 
 
 def report(
-    before: Side, after: Side, table: pd.DataFrame, whole: dict[str, Any], asked: dict[str, Any], width: int, ascii_only: bool, top: int
+    before: Side,
+    after: Side,
+    table: pd.DataFrame,
+    whole: dict[str, Any],
+    found: pd.DataFrame,
+    asked: dict[str, Any],
+    width: int,
+    ascii_only: bool,
+    top: int,
 ) -> Group:
-    """The whole report; `table` of changes.changes and `whole` of changes.whole_change, `asked`: by, sort, value and per."""
+    """The whole report; `table` of changes.changes, `whole` of changes.whole_change, `found` of findings.changed, `asked`: by, sort, value and per."""
     prose = min(width, PROSE)
     parts: list[RenderableType] = list(_warnings(before, after, prose))
+    parts += findings.lines(found, asked["per"], prose)
     parts += _sides(before, after, asked, width, ascii_only)
     parts += [Text(), *_wrapped(sentence(before, after, table, whole, asked), prose), Text()]
     rows = table if not top else table[table["change_ns"].fillna(0) != 0].head(top)
@@ -55,13 +65,16 @@ def report(
     return Group(*parts)
 
 
-def facts(before: Side, after: Side, table: pd.DataFrame, whole: dict[str, Any], asked: dict[str, Any], top: int) -> dict[str, Any]:
+def facts(
+    before: Side, after: Side, table: pd.DataFrame, whole: dict[str, Any], found: pd.DataFrame, asked: dict[str, Any], top: int
+) -> dict[str, Any]:
     """The same as one plain object: times in ns, null for what was not recorded."""
     rows = table.head(top or len(table))
     return {
         **asked,
         "before": _side_facts(before),
         "after": _side_facts(after),
+        "findings": plain(found),
         "whole": whole,
         "chance": chance(before, after),
         "sentence": sentence(before, after, table, whole, asked),

@@ -269,9 +269,9 @@ class Trace(Logs, Deriving):
 
     def findings(self) -> pd.DataFrame:
         """What the time of the threads that were at work goes to, the most time first: rule, share and ns, a sentence, function, file and line of the program's
-        own code, resource, other, command and confidence; the last row, of rule idle, what threads without work waited. docs/findings.md has the rules.
+        own code, resource, other, command, confidence and error_ns; the last row, of rule idle, what threads without work waited. docs/diagnosis.md has the rules.
 
-        None where calls or scheduling were not recorded.
+        None of calls whose scheduling was not recorded.
         """
         found: pd.DataFrame = self._maker.findings(self)
         return found

@@ -2,6 +2,7 @@
 
 from pytrace_ebpf.trace.table import PID, TID, Column, Table
 
+NATIVE = "native"  # of `functions.function_layer`
 SAMPLES_ALONE = "sample"  # the source of a process whose stacks are sampled and whose calls are not recorded
 
 SAMPLES = Table(

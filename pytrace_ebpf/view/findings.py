@@ -31,7 +31,8 @@ def lines(findings: Sequence[Mapping[str, Any]], width: int) -> list[Text]:
     """The same in lines of at most `width` cells, numbered, below what they are shares of."""
     if not findings:
         return []
-    out = [Text(f"Threads were at work for {text.duration(findings[0]['ns'] / findings[0]['share'])}. Most of that went to:")]
+    sampled = ", by samples" if text.known(findings[0]["confidence"]) else ""
+    out = [Text(f"Threads were at work for {text.duration(findings[0]['ns'] / findings[0]['share'])}{sampled}. Most of that went to:")]
     for number, (row, sentence) in enumerate(zip(findings, sentences(findings), strict=True), 1):
         numbered = row["rule"] != _IDLE
         begin = f"{number}. " if numbered else ""

@@ -44,7 +44,8 @@ def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.Dat
 def _sampled(trace: Any, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     from pytrace_ebpf.view import sampled  # what reads samples is not needed for calls
 
-    return sampled.found(trace, facts)
+    table, more = sampled.found(trace, facts)
+    return table, more | ({"findings": findings.found(trace)} if facts["by"] == "function" else {})
 
 
 def _called(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -59,7 +60,7 @@ def _called(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.D
         table["has_left_out"] = table["func_id"].isin(callers(tree, out["func_id"])).astype("int64")
     if facts["by"] == "module":
         return table, {}
-    more: dict[str, Any] = {"sentence": sentence(trace, whole, tree), "findings": findings.found(trace) if _few(trace) else []}
+    more: dict[str, Any] = {"sentence": sentence(trace, whole, tree), "findings": findings.found(trace) if few(trace) else []}
     if trace.manifest.get("sampling"):  # beside calls
         from pytrace_ebpf.view import sampled
 
@@ -86,11 +87,12 @@ def _shown(trace: Any, tree: pd.DataFrame, whole: pd.DataFrame, facts: dict[str,
 
 def before(trace: Any) -> None:
     """Derive the waits where the sentence needs them."""
-    if trace.scheduling["source"] == "bpf" and _few(trace):
+    if trace.scheduling["source"] == "bpf" and few(trace):
         waits.before(trace)
 
 
-def _few(trace: Any) -> bool:
+def few(trace: Any) -> bool:
+    """Whether a trace has so few events that its waits are derived for the sake of what a report opens with."""
     return sum(segment["rows"].get("events", 0) for segment in trace.whole.segments) <= _EVENTS
 
 
@@ -104,24 +106,24 @@ def sentence(trace: Any, table: pd.DataFrame, tree: pd.DataFrame) -> str | None:
         return None
     functions = trace.functions()
     names = functions.set_index("func_id")["qualname"]
-    few = _few(trace)
-    top, below, all_ns = _top(table, tree, functions, for_work(trace) if few else {})
+    named = few(trace)
+    top, below, all_ns = _top(table, tree, functions, for_work(trace) if named else {})
     if top["func_id"] not in names:
         return None
-    lock = most_contended(trace, functions) if few else None
+    lock = most_contended(trace, functions) if named else None
     said = contended_lock(lock, table, functions) if lock else ""
     if said and lock and lock["func_id"] == top["func_id"]:
         return said
 
     def why() -> dict[str, list[Part]]:
         """Of very many calls nobody is named."""
-        return reasons(trace, top["func_id"]) if few else {"gil": [], "blocked": [], "runq": []}
+        return reasons(trace, top["func_id"]) if named else {"gil": [], "blocked": [], "runq": []}
 
     rest = top_function(top, all_ns, why, names)
     if rest and below is not None:
         called = functions.set_index("func_id").loc[below["own_func_id"]]
         rest = called_below(called, below | {"func_id": top["func_id"]}, all_ns, why, names) or rest
-    wait = main_wait(trace, top["func_id"]) if rest and few and among(functions, LIBRARY)[top["func_id"]] else None
+    wait = main_wait(trace, top["func_id"]) if rest and named and among(functions, LIBRARY)[top["func_id"]] else None
     answer = " ".join(filter(None, (said, (wait and called_to_wait(wait, table, functions)) or rest)))
     return " ".join(filter(None, (answer, waits_for_work(1 - all_ns / table["self_ns"].sum())))) if answer else None
 

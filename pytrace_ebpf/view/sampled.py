@@ -12,11 +12,12 @@ from rich.text import Text
 from pytrace_ebpf.analyze.functions.by_function import KEYS, of_tree
 from pytrace_ebpf.analyze.samples.below import ITSELF, below
 from pytrace_ebpf.analyze.samples.errors import with_errors, with_unread
-from pytrace_ebpf.analyze.samples.paths import NATIVE, NO_FRAMES, UNREAD, natives_of, segments
+from pytrace_ebpf.analyze.samples.paths import NO_FRAMES, UNREAD, natives_of, segments
 from pytrace_ebpf.analyze.samples.sampling import is_summed
 from pytrace_ebpf.analyze.samples.tree import functions_of, nodes, untold
 from pytrace_ebpf.analyze.samples.weights import SUMS, named, off_core, with_states
 from pytrace_ebpf.derive.calls.primitives import LIBRARY
+from pytrace_ebpf.trace.sampled import NATIVE
 from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import colours, text
 from pytrace_ebpf.view.grid import NARROW, Listing

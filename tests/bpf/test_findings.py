@@ -48,3 +48,19 @@ def test_the_planted_cause_is_said_first(
     assert main(["report", str(trace.directory)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Threads were at work for ") and lines[1].startswith("1. ")
+
+
+SAMPLED = {"lock": ("lock", "reserve"), "sleep": ("sleep", "retry"), "child": ("subprocess", "convert"), "full": ("queue", "produce")}
+
+
+def test_samples_say_the_planted_cause_first(python: Python, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+    """The server that is asked is a process of its own, which waits for its end: that is known for sure, and may come first."""
+    process = target("causes", "--wait", "0.8", *SAMPLED, python=python)
+    recorder = attach(process.pid, "--sample", "499")
+    process.go()
+    phases: dict[str, Any] = process.done()["phases"]
+    trace = pytrace_ebpf.open(recorder.finish())
+    for name, cause in SAMPLED.items():
+        found = trace.window(*phases[name]).findings()
+        first = found[~found["function"].isin(("answering", "answer"))].iloc[0]
+        assert (first["rule"], first["function"]) == cause and first["confidence"] >= 0.9, (name, found["sentence"].tolist())

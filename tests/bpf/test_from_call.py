@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import pytrace_ebpf
+from tests.bpf.conftest import lost
 from tests.conftest import Python
 from tests.sums_hold import assert_sums_hold
 
@@ -36,7 +37,7 @@ def test_it_begins_with_that_call(python: Python, source: str, run: Callable[...
         "main": 1,
     }
     assert were_open == {"<module>": 1, "main": 1, "beside": 1}
-    assert told["began"] <= trace.start_ns <= told["ended"] and trace.end_ns >= told["ended"] and not any(trace.manifest["lost"].values())
+    assert told["began"] <= trace.start_ns <= told["ended"] and trace.end_ns >= told["ended"] and not lost(trace)
     assert set(trace.threads()["name"]) >= {"MainThread", "beside"} and len(trace.processes()) == 1
     assert_sums_hold(trace)
 
@@ -54,4 +55,4 @@ def test_it_ends_after_the_time_that_for_gives(python: Python, source: str, run:
 def test_where_it_is_never_called_there_is_no_trace(python: Python, source: str, run: Callable[..., tuple[Path, Any]]) -> None:
     directory, ended = run(python.command("begins"), "--source", source, "--from-call", "trane")
     assert ended.returncode == 0 and not directory.exists()
-    assert "no function that fits --from-call trane was called" in ended.stderr and "the nearest names: train" in ended.stderr
+    assert "no function that fits --from-call trane was called; the nearest names: train" in ended.stderr

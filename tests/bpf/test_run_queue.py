@@ -23,7 +23,7 @@ QUOTA_US, PERIOD_US = 30_000, 100_000
 
 
 class Group:
-    """A control group with a CPU quota."""
+    """A control group with a CPU quota, which it uses up beside any number of busy processes: its weight is the largest."""
 
     def __init__(self) -> None:
         self.path = (V1 if V1_THERE else V2) / f"pytrace-test-{os.getpid()}"
@@ -33,8 +33,10 @@ class Group:
         if V1_THERE:
             (self.path / "cpu.cfs_period_us").write_text(str(PERIOD_US))
             (self.path / "cpu.cfs_quota_us").write_text(str(QUOTA_US))
+            (self.path / "cpu.shares").write_text("262144")
         else:
             (self.path / "cpu.max").write_text(f"{QUOTA_US} {PERIOD_US}")
+            (self.path / "cpu.weight").write_text("10000")
 
     def take(self, pid: int) -> None:
         (self.path / "cgroup.procs").write_text(str(pid))

@@ -10,6 +10,7 @@ import pandas as pd
 from pytrace_ebpf.analyze.functions.own_code import NONE, nearest_own
 from pytrace_ebpf.derive.calls.nesting import levels
 from pytrace_ebpf.derive.calls.own_code import OF_COROUTINES, among_loops
+from pytrace_ebpf.trace.sampled import NATIVE
 
 BODY = "<module>"  # of a module: what all of it is called from
 _BEGINNINGS = (
@@ -71,7 +72,8 @@ def contexts(tree: pd.DataFrame, functions: pd.DataFrame) -> Contexts:
     bodies = functions.loc[functions["qualname"] == BODY, "func_id"].to_numpy()
     counted = is_own & ~np.isin(function, bodies)
     (above, called), depth, on_loop = np.full((2, len(tree)), NONE, np.int64), np.zeros(len(tree), np.int64), np.zeros(len(tree), np.bool_)
-    begins = np.isin(function, functions.loc[functions["module"].isin(_BEGINNINGS), "func_id"]) | (function < 0)
+    first = functions["module"].isin(_BEGINNINGS) | (functions["function_layer"] == NATIVE)
+    begins = np.isin(function, functions.loc[first, "func_id"]) | (function < 0)
     for here in levels(tree["depth"].to_numpy(np.int64)):
         up = parent[here]
         begins[here] &= begins[up]

@@ -13,49 +13,67 @@ from pytrace_ebpf.analyze.findings.rules import RULES, classified
 from pytrace_ebpf.analyze.findings.sentences import Found, Names
 from pytrace_ebpf.analyze.findings.waited import SMALL_NS, Waited, waited
 from pytrace_ebpf.analyze.functions.own_code import NONE
+from pytrace_ebpf.analyze.samples.sampling import period_of
 from pytrace_ebpf.analyze.waits.rivals import rivals
 
-COLUMNS = ["rule", "share", "ns", "sentence", "function", "file", "line", "resource", "other", "command", "confidence"]
+COLUMNS = ["rule", "share", "ns", "sentence", "function", "file", "line", "resource", "other", "command", "confidence", "error_ns"]
 IDLE = "idle"
 _PEER = "peer"
 _LEAST = 0.02  # of the time at work
+_SURE = 0.9  # the least confidence of what samples say
 _MOSTLY, _MANY = 0.5, 0.2
 _OFTEN, _IN_ALL = 10, 20  # calls within one of their caller's, and so many of them
 _ONLY_WAITS = 0.9
 _HELD = {"gil": 0, "object-lock": 0, "memory": 0}  # what an event loop's thread waits for like any other
 
 
-def findings(trace: Any) -> pd.DataFrame:
+def findings(trace: Any, least: float = _LEAST) -> pd.DataFrame:
     """One row per finding of a pytrace_ebpf Trace with calls and scheduling, the most time first; then, of rule `idle`, what threads without work waited.
 
     Columns: rule; share (float, of the time that threads were at work: in calls, and not waiting for work; of idle null) and ns; sentence, which says it in
     English, names made printable; function (qualified name), file and line (Int64) of the program's own code, null where it is of no one place; resource and
-    other, what was waited for and which function had it, null for none; command, which shows what it is made of; confidence (float), null where nothing is sampled.
-    None where it is not known what threads waited for, and of less than 2 % of the time.
+    other, what was waited for and which function had it, null for none; command, which shows what it is made of; confidence (float), the chance that
+    it truly is more than half as much, and error_ns (Int64), one standard error, both null where nothing is sampled.
+    None where it is not known what threads waited for, and of less than the share `least` of the time. With `least` 0 also those that samples are too few for.
     """
     rows = []
-    if trace.scheduling["source"] == "bpf" and not _is_sampled(trace):
+    if (period := period_of(trace)) is not None:
+        rows = _of_samples(trace, period, least)
+    elif trace.scheduling["source"] == "bpf":
         trace.whole.derive("waits")
-        rows = _rows(trace)
+        rows = _rows(trace, least)
     table = pd.DataFrame(rows, columns=COLUMNS)
-    return table.astype({"share": "Float64", "ns": "int64", "line": "Int64", "confidence": "Float64"})
+    return table.astype({"share": "Float64", "ns": "int64", "line": "Int64", "confidence": "Float64", "error_ns": "Int64"})
 
 
-def _is_sampled(trace: Any) -> bool:
-    return bool(trace.manifest.get("sampling")) and not any(segment["rows"].get("events") for segment in trace.segments)
+def _of_samples(trace: Any, period: int, least: float) -> list[dict[str, Any]]:
+    from pytrace_ebpf.analyze.findings.sampled import sampled  # what reads samples is not needed for calls
+
+    some = sampled(trace, period)
+    found = [each for each in some.found if not least or (each.confidence or 0.0) >= _SURE]
+    return _said(trace, found, least, some.at_work_ns, some.idle_ns, (some.only, some.several))
 
 
-def _rows(trace: Any) -> list[dict[str, Any]]:
+def _rows(trace: Any, least: float) -> list[dict[str, Any]]:
     at = contexts(trace.tree(), trace.functions())
     waits = waited(trace, at)
     idle_ns = int(waits.idle["ns"].sum())
     of_ns = at_work_ns(at) - idle_ns
     names = Names(trace.functions(), trace.call_sites)
-    found = [*_of_waits(at, waits, names, Asked(trace)), *_of_cores(trace, at, waits, _LEAST * of_ns), *_of_computing(at)]
-    found = [each for each in found if of_ns > 0 and _LEAST * of_ns <= each.ns <= of_ns]
-    found.sort(key=lambda each: -each.ns)
-    rows = [_row(trace, names, replace(each, evidence="--by client") if each.asked else each, of_ns) for each in found]
-    return [*rows, *_idle(trace, at, waits, idle_ns)]
+    found = [*_of_waits(at, waits, names, Asked(trace)), *_of_cores(trace, at, waits, max(least, _LEAST) * of_ns), *_of_computing(at)]
+    found = [replace(each, evidence="--by client") if each.asked else each for each in found]
+    return _said(trace, found, least, of_ns, idle_ns, _idle(at, waits))
+
+
+def _said(trace: Any, found: list[Found], least: float, of_ns: int, idle_ns: int, idle: tuple[int, int]) -> list[dict[str, Any]]:
+    """The rows of those findings that are worth saying, the most time first, and of what threads without work waited; `idle`: how many do only that, of how many."""
+    names = Names(trace.functions(), trace.call_sites)
+    worth = [each for each in found if of_ns > 0 and least * of_ns <= each.ns <= of_ns]
+    rows = [_row(trace, names, each, of_ns) for each in sorted(worth, key=lambda each: -each.ns)]
+    if idle_ns:
+        row = dict.fromkeys(COLUMNS) | {"rule": IDLE, "ns": idle_ns, "sentence": sentences.idle(*idle, idle_ns)}
+        rows.append(row | {"command": f"pytrace-ebpf report {trace.directory} --by thread"})
+    return rows
 
 
 def _row(trace: Any, names: Names, found: Found, of_ns: int) -> dict[str, Any]:
@@ -71,7 +89,8 @@ def _row(trace: Any, names: Names, found: Found, of_ns: int) -> dict[str, Any]:
         "resource": found.resource,
         "other": names.row(found.other).get("qualname"),
         "command": f"pytrace-ebpf report {trace.directory} {found.evidence}",
-        "confidence": None,
+        "confidence": found.confidence,
+        "error_ns": found.error_ns,
     }
 
 
@@ -207,10 +226,7 @@ def _of_computing(at: Contexts) -> list[Found]:
     return out
 
 
-def _idle(trace: Any, at: Contexts, waits: Waited, ns: int) -> list[dict[str, Any]]:
+def _idle(at: Contexts, waits: Waited) -> tuple[int, int]:
+    """How many threads do nothing but wait for work, of how many that do."""
     threads = at.tree.loc[at.tree["depth"] == -1, ["pid", "tid", "total_ns"]].merge(waits.idle.groupby(["pid", "tid"], as_index=False)["ns"].sum())
-    if not ns or not len(threads):
-        return []
-    only = int((threads["ns"] >= _ONLY_WAITS * threads["total_ns"]).sum())
-    row = dict.fromkeys(COLUMNS) | {"rule": IDLE, "ns": ns, "sentence": sentences.idle(only, len(threads), ns)}
-    return [row | {"command": f"pytrace-ebpf report {trace.directory} --by thread"}]
+    return int((threads["ns"] >= _ONLY_WAITS * threads["total_ns"]).sum()), len(threads)

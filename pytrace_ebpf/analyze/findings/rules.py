@@ -12,9 +12,9 @@ from pytrace_ebpf.trace.schema import OF_THE_INTERPRETER
 Rows: TypeAlias = pd.DataFrame
 Mask: TypeAlias = "pd.Series[bool]"
 
-_TO_DISK = ("fsync", "fdatasync", "sync", "syncfs", "sync_file_range", "msync")
-_LOOK_UPS = ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr", "getfqdn", "getnameinfo")
-_PROCESSES = (
+TO_DISK = ("fsync", "fdatasync", "sync", "syncfs", "sync_file_range", "msync")
+LOOK_UPS = ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr", "getfqdn", "getnameinfo")
+PROCESSES = (
     "subprocess",
     "multiprocessing.popen_fork",
     "multiprocessing.popen_spawn_posix",
@@ -61,10 +61,10 @@ RULES = (
     Rule("gil", _kind("gil"), "for the GIL", evidence="--by gil"),
     Rule("object-lock", _kind(*OF_THE_INTERPRETER), "for an object's own lock, or for all threads to stop"),
     Rule("memory", _kind("page-fault"), "for memory to be read in (page faults)"),
-    Rule("subprocess", lambda rows: rows["kind"].eq("wait-child") | rows["called_module"].isin(_PROCESSES), "for a child process"),
+    Rule("subprocess", lambda rows: rows["kind"].eq("wait-child") | rows["called_module"].isin(PROCESSES), "for a child process"),
     Rule("sleep", _kind("sleep"), "asleep"),
-    Rule("fsync", lambda rows: rows["syscall"].isin(_TO_DISK), "for the disk to have {what} ({syscall})", ("syscall",)),
-    Rule("dns", lambda rows: rows["called"].isin(_LOOK_UPS) | _resource("dns ")(rows), "for a name to be looked up{of}", ("resource",)),
+    Rule("fsync", lambda rows: rows["syscall"].isin(TO_DISK), "for the disk to have {what} ({syscall})", ("syscall",)),
+    Rule("dns", lambda rows: rows["called"].isin(LOOK_UPS) | _resource("dns ")(rows), "for a name to be looked up{of}", ("resource",)),
     Rule("queue", lambda rows: rows["primitive_func_id"] >= 0, "in `{primitive}`{until}", ("primitive_func_id",)),
     Rule("lock", _kind("lock"), "for a lock{until}"),
     Rule("tls", lambda rows: _is_peer(rows) & rows["shakes_hands"], "for {what} in TLS handshakes", ("resource",)),

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from statistics import NormalDist
 from typing import Any
 
 import pandas as pd
@@ -43,6 +44,15 @@ class Found:
     each: float = 0.0  # calls of `called` in each of `own`
     on_loop: bool = False
     meanwhile: Mapping[str, Any] = field(default_factory=dict)
+    square: float = 0.0  # of samples: the variance of ns, as far as it comes from those off the core
+    error_ns: int | None = None  # one standard error; None where nothing is sampled
+
+    @property
+    def confidence(self) -> float | None:
+        """The chance that the true time is more than half of ns, by the normal approximation; None where nothing is sampled."""
+        if self.error_ns is None:
+            return None
+        return NormalDist().cdf(_MOSTLY * self.ns / self.error_ns) if self.error_ns else 1.0
 
 
 class Names:
@@ -86,7 +96,8 @@ class Names:
 
 def sentence(found: Found, names: Names, of_ns: int) -> str:
     """It, with its share of `of_ns`."""
-    much = f"{percent(found.ns, of_ns)} of the time, {duration(found.ns)}"
+    error = f" ± {percent(found.error_ns, of_ns)}" if found.error_ns else ""
+    much = f"{percent(found.ns, of_ns)}{error} of the time, {duration(found.ns)}"
     own = names.at(found.own, names.line(found))
     if found.rule in ("computes", "imports"):
         return _computes(found, names, own, much)
@@ -117,6 +128,8 @@ def _in(found: Found, names: Names) -> str:
 
 def idle(only: int, several: int, ns: int) -> str:
     """Of threads that wait for work: how many do `only` that, of how many that do."""
+    if not several:
+        return f"Left out: {duration(ns)} in which threads had nothing to do."
     if not only:
         return f"Left out: {duration(ns)} in which {plural(several, 'thread')} had nothing to do."
     rest = f", and {several - only:,} more at times" if several > only else ""

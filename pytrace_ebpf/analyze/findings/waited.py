@@ -29,11 +29,11 @@ _HANDSHAKE = "do_handshake"  # of TLS, in ssl and what is like it
 _SUMS = {"ns": "sum", "waits": "sum", "small_ns": "sum"}
 SMALL_NS = 20_000_000
 # What a thread waits in for others of its own program to be done, or for the next piece of work.
-_FOR_OTHERS = ("Thread.join", "Process.join", "Popen.wait", "Event.wait", "Future.result", "wait", "as_completed", "Executor.map", "ThreadPoolExecutor.shutdown",
+FOR_OTHERS = ("Thread.join", "Process.join", "Popen.wait", "Event.wait", "Future.result", "wait", "as_completed", "Executor.map", "ThreadPoolExecutor.shutdown",
                "ProcessPoolExecutor.shutdown", "Executor.__exit__", "Pool.map", "Pool.join", "ApplyResult.get", "ApplyResult.wait", "_shutdown")  # fmt: skip
 _FOR_WORK = ("Queue.get", "SimpleQueue.get", "Condition.wait", "Condition.wait_for", "JoinableQueue.get")
-_WITHOUT_OTHERS = (
-    *(name for name in _FOR_OTHERS if name not in ("Future.result", "ApplyResult.get")),
+WITHOUT_OTHERS = (
+    *(name for name in FOR_OTHERS if name not in ("Future.result", "ApplyResult.get")),
     *_FOR_WORK,
 )  # in a thread's outermost function
 _WITHOUT_WORK = ("lock", "poll", "sleep", "other", "wait-child")  # of a thread that runs no own code
@@ -58,7 +58,7 @@ def waited(trace: Any, at: Contexts) -> Waited:
     resources, threads = trace.resources(), trace.threads()
     called, clients = labels(resources), of_clients(resources)["resource_id"]
     handshakes = at.functions.loc[at.functions["name"] == _HANDSHAKE, "func_id"]
-    ours, names = threads.loc[threads["name"] == AGENT, "tid"], _primitives(at.functions)
+    ours, names = threads.loc[threads["name"] == AGENT, "tid"], primitives(at.functions)
     rows, idle, takers, pairs, locks = (
         Added(KEY, _SUMS),
         Added(_THREAD, {"ns": "sum"}),
@@ -84,7 +84,7 @@ def waited(trace: Any, at: Contexts) -> Waited:
     return Waited(left[left.pop("_merge") == "left_only"].reset_index(drop=True), idle.table, takers.table, locks.table())
 
 
-def _primitives(functions: pd.DataFrame) -> "pd.Series[Any]":
+def primitives(functions: pd.DataFrame) -> "pd.Series[Any]":
     """By func_id the names of functions that a program waits in."""
     chosen = functions[among(functions, PRIMITIVES)[functions["func_id"]]]
     named = chosen["qualname"].astype("object")
@@ -127,7 +127,7 @@ def _is_idle(waits: pd.DataFrame, clients: "pd.Series[int]", names: "pd.Series[A
     primitive, named = waits["primitive_func_id"].map(names), waits["primitive_func_id"] >= 0
     of_clients = waits["resource_id"].isin(clients) & ~sends(waits["syscall"])
     in_library = (waits["own_func_id"] < 0) & kind.isin(_WITHOUT_WORK)
-    for_others = named & ((main & primitive.isin(_FOR_OTHERS)) | ((depth == 0) & primitive.isin(_WITHOUT_OTHERS)))
+    for_others = named & ((main & primitive.isin(FOR_OTHERS)) | ((depth == 0) & primitive.isin(WITHOUT_OTHERS)))
     by_itself = (depth == 0) & ~waits["on_loop"] & ((~main & (kind == "sleep")) | ((kind == "poll") & waits["resource"].isna()))
     return of_clients | in_library | for_others | by_itself
 

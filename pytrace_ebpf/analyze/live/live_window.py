@@ -12,9 +12,9 @@ import pyarrow as pa
 from pytrace_ebpf.analyze.live.live_states import LiveStates
 from pytrace_ebpf.analyze.live.live_sums import KEYS, Sums, sums
 from pytrace_ebpf.analyze.live.weights import Weights
-from pytrace_ebpf.analyze.samples.paths import NATIVE
 from pytrace_ebpf.derive.scheduling import syscalls
 from pytrace_ebpf.trace.losses import PARTLY
+from pytrace_ebpf.trace.sampled import NATIVE
 from pytrace_ebpf.trace.schema import PROCESSES, SAMPLES, STACKS
 from pytrace_ebpf.trace.snapshot import OUTSIDE, TIMES, Facts, Rows, Snapshot
 

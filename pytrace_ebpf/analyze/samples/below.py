@@ -4,9 +4,10 @@ import numpy as np
 import pandas as pd
 
 from pytrace_ebpf.analyze.samples.errors import with_errors
-from pytrace_ebpf.analyze.samples.paths import NATIVE, segments
+from pytrace_ebpf.analyze.samples.paths import segments
 from pytrace_ebpf.analyze.samples.weights import named
 from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.sampled import NATIVE
 
 ITSELF = -1  # of native_id
 _SAYS_NOTHING = r"\+0x|_StackRef|^_?PyObject_(?:Vectorcall|Call|MakeTpCall)"  # no name, or the interpreter's own way to call C, not what it calls

@@ -13,12 +13,12 @@ from pytrace_ebpf.analyze.samples.summed import summed
 from pytrace_ebpf.analyze.samples.weights import COLUMNS, Intervals, Periods, looked_at, weighed
 from pytrace_ebpf.derive.added import added
 from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.sampled import NATIVE
 
 NO_FRAMES, UNREAD = -1, -2  # of `samples.stack_id`
 UNKNOWN = -1  # of `func_id`
 OTHER = -2  # in Paths: what stands for the paths that were merged
 _AT_ONCE = 1 << 16  # samples whose intervals off the core are looked for together
-NATIVE = "native"  # of `functions.function_layer`
 
 Ints = npt.NDArray[np.int64]
 

@@ -159,8 +159,7 @@ class FlightRecorder:
             self._said.append(f"{self._skipped_in_all:,} more came true too early after others for a trace of their own (--every, --traces)")
         if not self._begun:
             self._said.append("no trace was written" if self._flight.begins else "nothing set it off: no trace was written")
-        for condition in self._watch.never_met():
-            self._said.append(f"no function that fits {condition.said} was called")
+        self._said += self._watch.never_met()
 
     def abandon(self) -> None:
         """Nothing was recorded."""

@@ -20,6 +20,7 @@ from pytrace_ebpf.diff import report as view
 from pytrace_ebpf.diff.aligned import aligned
 from pytrace_ebpf.diff.causes import waited
 from pytrace_ebpf.diff.changes import BY, VALUES, chance, changes, names_of, whole_change
+from pytrace_ebpf.diff.findings import changed
 from pytrace_ebpf.diff.judge import judge
 from pytrace_ebpf.diff.sides import Side, both, traces_in
 from pytrace_ebpf.errors import TraceError, UsageError
@@ -75,7 +76,7 @@ def shown(old: Side, new: Side, width: int, **asked: Any) -> str:
     asked = ASKED | asked
     table, whole = changes(old, new, asked["by"], asked["sort"], asked["value"]), whole_change(old, new, asked["value"])
     screen = Console(width=width + 1, record=True, file=io.StringIO())
-    screen.print(view.report(old, new, table, whole, asked, width, False, 20))
+    screen.print(view.report(old, new, table, whole, changed(old, new), asked, width, False, 20))
     return screen.export_text()
 
 
