@@ -1,7 +1,7 @@
 """The findings of samples: what threads were at when they were looked at, by their stacks and the state that each sample says.
 
-No sample says for what or whom a thread waits. It says how: the outermost function below the program's own code that is known to wait for one kind of
-thing, such as libc's `recv`, names the rule.
+A sample says what is behind the descriptor that a thread waits for, and not for whom it waits. How it waits says the outermost function below the
+program's own code that is known to wait for one kind of thing: libc's `recv` names the rule.
 """
 
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from pytrace_ebpf.analyze.findings.rules import LOOK_UPS, PROCESSES, RULES, TO_D
 from pytrace_ebpf.analyze.findings.sentences import Found
 from pytrace_ebpf.analyze.findings.waited import FOR_OTHERS, WITHOUT_OTHERS, primitives
 from pytrace_ebpf.analyze.functions.own_code import NONE
+from pytrace_ebpf.analyze.samples.by_wait import by_wait
 from pytrace_ebpf.analyze.samples.errors import with_errors
 from pytrace_ebpf.analyze.samples.sampling import is_summed
 from pytrace_ebpf.analyze.samples.tree import nodes
@@ -37,6 +38,7 @@ _WAIT_IN = {
     _CLIENTS: ("accept", "accept4", "socket.accept"),
 }  # fmt: skip
 _HOW = ("", *_WAIT_IN)
+_OF_RESOURCES = ("peer", "tls", "fsync", "wait")
 _WORDS = {rule.name: rule.waits for rule in RULES if rule.name != "wait"} | {
     "peer": "for a connection ({syscall})",
     "tls": "for a connection in TLS handshakes",
@@ -64,7 +66,9 @@ def sampled(trace: Any, period: int) -> Sampled:
     waits = per_thread[per_thread["idle_ns"] > 0]
     only = int((waits["idle_ns"] >= _ONLY_WAITS * waits["ns"]).sum())
     idle_ns = int(per_thread["idle_ns"].sum())
-    found = [*_waited(rows[~idle & (rows["own_func_id"] >= 0)]), *_computed(rows, at)]
+    waited = _waited(rows[~idle & (rows["own_func_id"] >= 0)])
+    _name_resources(waited, trace)
+    found = [*waited, *_computed(rows, at)]
     of = int(rows["on_cpu_ns"].sum()) // period
     _with_errors(found, period, of)
     return Sampled(found, at_work_ns(at) - idle_ns, idle_ns, *((0, 0) if is_summed(trace) else (only, len(waits))))
@@ -134,6 +138,22 @@ def _waited(rows: pd.DataFrame) -> list[Found]:
     for _, group in rows[rows["gil_wait_ns"] > 0].assign(rule="gil").groupby("pid"):
         out.append(_found(group, "gil_wait"))
     return out
+
+
+def _name_resources(found: list[Found], trace: Any) -> None:
+    """What is behind the descriptor for which most of a finding's time was waited in its function."""
+    waits = by_wait(trace)
+    waits = waits[waits["resource"].notna() & (waits["primitive_func_id"] < 0)]
+    for each in found:
+        by_resource = waits[waits["func_id"] == each.own].groupby(["resource", "syscall", "kind"])["total_ns"].sum()
+        if each.rule not in _OF_RESOURCES or not len(by_resource) or by_resource.max() < _MOSTLY * each.ns:
+            continue
+        each.resource, each.syscall, kind = by_resource.idxmax()
+        each.evidence = "--by wait"
+        if each.rule == "wait":
+            row = pd.DataFrame({"resource": [each.resource], "syscall": [each.syscall], "kind": [kind]})
+            each.rule = next((rule.name for rule in RULES if rule.name in ("peer", "file", "pipe") and rule.fits(row).all()), "wait")
+        each.words = next(rule.waits for rule in RULES if rule.name == each.rule) if each.rule != "wait" else each.words
 
 
 def _found(group: pd.DataFrame, state: str) -> Found:
