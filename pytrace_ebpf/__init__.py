@@ -50,6 +50,11 @@ class _Maker:
 
         return findings(trace)
 
+    def critical_path(self, trace: Trace, request_ids: Sequence[int] | None, function: str | None) -> Any:
+        from pytrace_ebpf.analyze.critical_path.rows import critical_path
+
+        return critical_path(trace, request_ids, function)
+
     def _sampled(self, trace: Trace, name: str) -> bool:
         """Whether a table is that of the sampled stacks: where no call was recorded."""
         from pytrace_ebpf.analyze.samples.sampling import period_of

@@ -1,5 +1,7 @@
 """Show where the time went: by function, module, thread or core, by request, coroutine or operator, what was waited for, and who waited for whose GIL.
 
+By path: which chain of work and waits determined how long it took.
+
 Each figure is split four ways: on a core, in the run queue, waiting for the GIL, blocked.
 "-" stands for what was not recorded. docs/reading-a-report.md explains every line.
 """
@@ -41,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--request", action="append", default=[], metavar="PATTERN", help=option_rules.REQUESTS_ALONE)
     parser.add_argument("--request-id", metavar="ID", help="by request: " + option_rules.REQUEST_ID)
-    parser.add_argument("--slowest", type=int, metavar="N", help="by request: show why the N slowest ones were slow (1)")
+    parser.add_argument("--slowest", type=int, metavar="N", help="by request and path: show why the N slowest ones were slow (1)")
+    parser.add_argument("--function", action="append", default=[], metavar="PATTERN", help=option_rules.PATH_OF)
     parser.add_argument("--shapes", action="store_true", help="by operator: a row for each different shapes of its tensors")
     parser.add_argument("--only", metavar="WHAT", help=HELP)
     parser.add_argument("--imports", action="store_true", help="show what is called in imports function by function, not as one")
@@ -139,9 +142,10 @@ def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.D
     }
     if not args.json:
         facts |= {"at_most": args.top or None}  # plain values of a million functions would be a gigabyte
-    if args.by == "request":
+    if args.by in ("request", "path"):
         default = _MOST_OF_A_TRACE if args.request_id else 1
         facts |= {"requests": args.request, "slowest": default if args.slowest is None else args.slowest, "request_id": args.request_id}
+        facts |= {"functions": args.function} if args.by == "path" else {}
     if args.html:  # the page needs them, and the pass for them keeps what the tree is made of
         trace.whole.derive("waits")
     if by.before:

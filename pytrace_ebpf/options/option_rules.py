@@ -18,13 +18,14 @@ Applies = Mapping[str, Sequence[str]]  # an option -> the answers that it change
 REPORT: Applies = {
     "sort": ("function", "module", "line", "operator"),
     "shapes": ("operator",),
-    "request": ("request",),
-    "slowest": ("request",),
-    "request_id": ("request",),
+    "request": ("request", "path"),
+    "slowest": ("request", "path"),
+    "request_id": ("request", "path"),
+    "function": ("path",),
     "html": ("function", "request"),
     "compensate": ("function", "module", "operator", "blas"),
 }
-_OF_THREADS = ("thread", "core", "wait", "gil", "opcode", "request", "perfetto")  # --by and --to that a daemon's sums cannot answer
+_OF_THREADS = ("thread", "core", "wait", "gil", "opcode", "request", "path", "perfetto")  # --by and --to that a daemon's sums cannot answer
 EXPORT: Applies = {"request_id": ("otlp",), "value": ("folded", "pstats"), "min": ("folded", "callgrind")}
 
 
@@ -61,7 +62,8 @@ RECORDING: Sequence[tuple[str, object, str, str]] = (
 # What --request takes, the same in every command.
 _PATTERNS = "QUALNAME, MODULE:QUALNAME or FILE:QUALNAME with * in any of them; may be given several times"
 REQUEST = f"these functions answer requests too: {_PATTERNS}"
-REQUESTS_ALONE = f"by request: those of these functions alone, which answer requests: {_PATTERNS}"
+REQUESTS_ALONE = f"by request and path: those of these functions alone, which answer requests: {_PATTERNS}"
+PATH_OF = f"by path: of the calls of these functions, not of requests: {_PATTERNS}"
 REQUEST_ID = "the request with this trace id of OpenTelemetry or another tracer (docs/trace-ids.md), or with this number, alone"
 RUNS = ("cpus", "threads", "gil", "repeat", "output", "command")  # of `experiment`: without effect with --report
 

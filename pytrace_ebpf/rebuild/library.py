@@ -26,6 +26,10 @@ Switches = _columns("ts", "pid", "tid", "kind", "cpu", "state", "syscall", "addr
 CpuTimes = _columns("ts", "pid", "tid", "on_cpu_ns", "runq_wait_ns")
 Events = _columns("ts", "pid", "tid", "kind", "func_id", "frame", "line")
 Acts = _columns("ts", "pid", "tid", "kind")
+PathWaits = _columns("start", "until", "end", "next")
+PathThreads = _columns("first", "born")
+PathSpans = _columns("thread", "begin", "end")
+PathOut = _columns("span", "thread", "start", "end", "wait", "through", "kind")
 
 
 class Busy(ctypes.Structure):
@@ -155,6 +159,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "value_texts": (c_size_t, [c_void_p, c_size_t, c_void_p, c_void_p, c_void_p]),
     "objects": (c_size_t, [c_void_p, c_size_t, c_void_p, c_void_p, c_void_p]),
     "gil_handoffs": (c_bool, [POINTER(Acts), c_size_t, c_void_p, c_size_t, c_void_p]),
+    "critical_path": (c_size_t, [POINTER(PathWaits), POINTER(PathThreads), POINTER(PathSpans), POINTER(PathOut)]),
     "paths": (c_size_t, [c_void_p, c_size_t, c_void_p, c_void_p, c_void_p]),
     "numbers": (c_size_t, [c_void_p, c_size_t, c_uint32, c_void_p]),
     "written": (c_size_t, [c_void_p, c_size_t, POINTER(Form), c_void_p, c_size_t, POINTER(c_size_t)]),

@@ -34,6 +34,9 @@ class Maker(Protocol):
     def findings(self, trace: Any) -> Any:
         """As Trace.findings()."""
 
+    def critical_path(self, trace: Any, request_ids: Sequence[int] | None, function: str | None) -> Any:
+        """As Trace.critical_path()."""
+
 
 class Deriving:
     """What a Trace has of it; of a window nothing is kept."""

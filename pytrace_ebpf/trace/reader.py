@@ -276,6 +276,14 @@ class Trace(Logs, Deriving):
         found: pd.DataFrame = self._maker.findings(self)
         return found
 
+    def critical_path(self, request_ids: Sequence[int] | None = None, function: str | None = None) -> pd.DataFrame:
+        """What determined how long these requests took (None: all; without any the whole run), or calls of `function`, a pattern as of `report --request`.
+
+        One row per piece, in the order of item and time; those of an item are as long as it, to the ns. docs/critical-path.md has the columns.
+        Raises HostError where switches were not recorded by eBPF.
+        """
+        return self._maker.critical_path(self, request_ids, function)
+
     def calls_by_part(
         self, columns: Sequence[str], functions: Sequence[int], latest_first: bool = False, only: str | None = None
     ) -> Iterator[pd.DataFrame]:

@@ -66,6 +66,7 @@ BY = {
     "core": By("cores", prepared_by="cores"),
     "request": By("requests"),
     "task": By("tasks", prepared_by="tasks"),
+    "path": By("path", with_bar=False, prepared_by="path"),
     "wait": By("waits", with_bar=False, prepared_by="waits"),
     "operator": By("operators", of_compensated=True),
     "blas": By("blas", with_bar=False),

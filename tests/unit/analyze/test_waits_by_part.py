@@ -73,7 +73,7 @@ def test_of_a_window_they_are_those_of_all_at_once(tmp_path: Path, monkeypatch: 
         )
 
 
-@pytest.mark.parametrize("by", sorted(set(BY) - {"gil", "request", "task", "opcode"}))
+@pytest.mark.parametrize("by", sorted(set(BY) - {"gil", "request", "task", "path", "opcode"}))
 def test_no_report_takes_them_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
     monkeypatch.setattr(Trace, "waits", lambda *_, **__: pytest.fail("all waits were read"))
     assert main(["report", str(sample(tmp_path / "trace")), "--by", by]) == 0

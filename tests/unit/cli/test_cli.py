@@ -147,7 +147,7 @@ def test_values_are_asked_of_the_agent_and_what_is_usually_secret_is_redacted(re
     assert recording.options(parser.parse_args([])).source == "auto" and not recording.options(parser.parse_args([])).observed
 
 
-VALUES = {"sort": ["total"], "request": ["f"], "slowest": ["2"], "html": ["page.html"], "request_id": ["7"]}
+VALUES = {"sort": ["total"], "request": ["f"], "slowest": ["2"], "html": ["page.html"], "request_id": ["7"], "function": ["f"]}
 
 
 @pytest.mark.parametrize("option", option_rules.REPORT)
@@ -157,7 +157,7 @@ def test_an_option_of_report_without_effect_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     fits, written = by in option_rules.REPORT[option], option.replace("_", "-")
-    there = fits and option != "request_id"  # of which it has none
+    there = fits and option not in ("request_id", "function")  # of which it has none
     assert run("report", str(sampled), "--by", by, f"--{written}", *VALUES.get(option, [])) == (0 if there else 2)
     assert (f"--{written} has no effect with --by {by}, only with" in capsys.readouterr().err) == (not fits)
 

@@ -1,0 +1,42 @@
+"""The critical path of a real program whose path is known, across threads, a lock, a queue and a process behind a pipe."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytrace_ebpf.analyze.critical_path.rows import ON_CPU, RUN_QUEUE
+from pytrace_ebpf.cli.main import main
+from pytrace_ebpf.trace.reader import Trace
+from tests.conftest import Python, Target
+
+
+@pytest.mark.bpf
+@pytest.mark.usually("agent")
+def test_of_a_request_through_a_queue_a_lock_and_a_child_process(
+    python: Python,
+    source: str,
+    target: Callable[..., Target],
+    traced: Callable[..., tuple[Trace, dict[str, Any]]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    trace, said = traced(target("critical", "--wait", python=python), "--source", source)
+    rows = trace.critical_path(function="request")
+    calls = trace.named_calls(["wall_ns"])
+    rows["ns"] = rows["end_ns"] - rows["start_ns"]
+    wall = calls.loc[calls["qualname"] == "request", "wall_ns"]
+    assert rows.groupby("item")["ns"].sum().tolist() == wall.tolist() and len(wall) == 3
+    names = trace.functions().set_index("func_id")["qualname"]
+    rows["own"] = rows["own_func_id"].map(names)
+    for _, own in rows.groupby("item"):
+        sleeps = own[own["kind"] == "sleep"]
+        assert sleeps["own"].iloc[0] == "keep" and sleeps["pid"].drop_duplicates().tolist() == [said["pid"], said["child"]]
+        assert (sleeps["pid"] == said["child"]).sum() == 1 and sleeps["through"].tolist() == ["lock", "io-read"]
+        assert "aside" not in own["own"].tolist()
+        waits = own[~own["kind"].isin([ON_CPU, RUN_QUEUE, "gil"])]
+        assert set(waits["kind"]) <= {"sleep", "other", "page-fault"}  # all that others ended was followed
+        ends = own.iloc[[0, -1]]["own"].tolist()
+        assert ends == ["request", "request"]
+    assert main(["report", str(trace.directory), "--by", "path", "--function", "request", "--slowest", "1"]) == 0
+    told = capsys.readouterr().out
+    assert "of 3 calls" in told and "sleeping" in told and "keep" in told
