@@ -1,7 +1,7 @@
 """A picture of running programs, of the last seconds: what a live view shows, and what is sent to it as a line of JSON."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -42,11 +42,15 @@ class Snapshot:
     """Rows are dictionaries of plain values; names are as the program chose them.
 
     processes  pid, command, python (version), ended (bool)
-    threads    pid, tid, name, ended (bool); state (of switches.STATES, "" not known), kind (of WAIT_KINDS, ""), syscall ("" none), since_ns (how long
-               it is in that state), cpu (where it is or was last; -1), func_id (where it was seen last; OUTSIDE), TIMES, gil_held_ns, samples
-    functions  pid, tid, func_id, TIMES (with what it called), SELF_TIMES, samples
-    lines      pid, tid, func_id, line, TIMES (of the line itself), samples
-    waits      pid, tid, kind, syscall, func_id (innermost function of Python's), by_tid (that ended it; 0 none), wait_ns, queue_ns (then in the run queue), samples
+    threads    pid, tid, name, ended (bool); of one moment, when it was seen last or, where it is in the same state since, of now: state (of switches.STATES,
+               "" not known), kind (of WAIT_KINDS, ""), syscall ("" none), since_ns (how long it is or was in that state), cpu (-1 not known), func_id
+               (OUTSIDE); TIMES, idle_ns, gil_held_ns, samples
+    functions  pid, tid, func_id, TIMES and idle_ns (with what it called), SELF_TIMES and self_idle_ns, samples
+    lines      pid, tid, func_id, line, TIMES and idle_ns (of the line itself), samples
+    waits      pid, tid, kind, syscall, func_id (innermost function of Python's), by_tid (that ended it; 0 none), wait_ns, queue_ns (then in the run queue),
+               idle_ns, samples
+    findings   a sentence each, the most time first: what the threads' time goes to
+    idle_ns: blocked without anything to do, of blocked_ns
     names      by func_id: qualname, module, file, first_line
     others     by thread id: names of other programs' threads that ended waits, or took a core
     """
@@ -57,17 +61,26 @@ class Snapshot:
     functions: Rows = field(default_factory=list)
     lines: Rows = field(default_factory=list)
     waits: Rows = field(default_factory=list)
+    findings: Sequence[str] = ()
     names: Mapping[int, tuple[str, str, str, int]] = field(default_factory=dict)
     others: Mapping[int, str] = field(default_factory=dict)
 
 
-_TABLES = tuple(each.name for each in fields(Snapshot) if each.name not in ("facts", "names", "others"))
+_TABLES = tuple(each.name for each in fields(Snapshot) if each.name not in ("facts", "findings", "names", "others"))
 
 
 def encode(snapshot: Snapshot) -> str:
     """One line of JSON, in ASCII; the rows of a table as columns."""
     tables = {name: _columns(getattr(snapshot, name)) for name in _TABLES}
-    return json.dumps({"facts": asdict(snapshot.facts), **tables, "names": dict(snapshot.names), "others": dict(snapshot.others)})
+    return json.dumps(
+        {
+            "facts": asdict(snapshot.facts),
+            **tables,
+            "findings": list(snapshot.findings),
+            "names": dict(snapshot.names),
+            "others": dict(snapshot.others),
+        }
+    )
 
 
 def decode(line: str) -> Snapshot:
@@ -75,7 +88,13 @@ def decode(line: str) -> Snapshot:
     given = json.loads(line)
     names = {int(number): tuple(name) for number, name in given["names"].items()}
     others = {int(tid): str(name) for tid, name in given["others"].items()}
-    return Snapshot(Facts(**given["facts"]), **{name: _rows(given[name]) for name in _TABLES}, names=names, others=others)
+    return Snapshot(
+        Facts(**given["facts"]),
+        **{name: _rows(given[name]) for name in _TABLES},
+        findings=tuple(map(str, given["findings"])),
+        names=names,
+        others=others,
+    )
 
 
 def _columns(rows: Rows) -> dict[str, list[Any]]:

@@ -75,9 +75,10 @@ def test_shares_are_those_of_a_program_of_which_they_are_known_until_it_ends(tar
     for name, function in (("alone", "alone"), ("first", "fight"), ("second", "fight"), ("asleep", "asleep")):
         own = {row["name"]: row for row in picked(snapshot, Choice(tid=threads[name]["tid"], own=False))}
         assert function in own, (name, list(own))
-        for each in ("busy_ns", "all_ns"):
-            exact = sum(threads[name][state] for state in TIMES[: 3 if each == "busy_ns" else None])
-            assert abs(own[function][each] - exact) <= 0.25 * whole, (name, each, own[function][each], exact)
+        exact = sum(threads[name][state] for state in TIMES)
+        assert abs(own[function]["all_ns"] - exact) <= 0.25 * whole, (name, own[function]["all_ns"], exact)
+        assert own[function]["work_ns"] <= own[function]["all_ns"]
+    assert snapshot.findings and "`fight`" in " ".join(snapshot.findings)
     kinds = {row["kind"] for row in picked(snapshot, Choice(view="waits"))}
     assert {"gil", "lock"} <= kinds
     assert snapshot.facts.samples and snapshot.facts.switches and snapshot.facts.spent_ns

@@ -20,7 +20,6 @@ COLUMNS = ["rule", "share", "ns", "sentence", "function", "file", "line", "resou
 IDLE = "idle"
 _PEER = "peer"
 _LEAST = 0.02  # of the time at work
-_SURE = 0.9  # the least confidence of what samples say
 _MOSTLY, _MANY = 0.5, 0.2
 _OFTEN, _IN_ALL = 10, 20  # calls within one of their caller's, and so many of them
 _ONLY_WAITS = 0.9
@@ -47,11 +46,10 @@ def findings(trace: Any, least: float = _LEAST) -> pd.DataFrame:
 
 
 def _of_samples(trace: Any, period: int, least: float) -> list[dict[str, Any]]:
-    from pytrace_ebpf.analyze.findings.sampled import sampled  # what reads samples is not needed for calls
+    from pytrace_ebpf.analyze.findings.sampled import sampled, worth  # what reads samples is not needed for calls
 
     some = sampled(trace, period)
-    found = [each for each in some.found if not least or (each.confidence or 0.0) >= _SURE]
-    return _said(trace, found, least, some.at_work_ns, some.idle_ns, (some.only, some.several))
+    return _said(trace, worth(some, least), least, some.at_work_ns, some.idle_ns, (some.only, some.several))
 
 
 def _rows(trace: Any, least: float) -> list[dict[str, Any]]:

@@ -4,12 +4,13 @@ A sample says what is behind the descriptor that a thread waits for, and not for
 program's own code that is known to wait for one kind of thing: libc's `recv` names the rule.
 """
 
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from pytrace_ebpf.analyze.findings.computed import OF_IMPORTS, at_work_ns
+from pytrace_ebpf.analyze.findings.computed import OF_IMPORTS
 from pytrace_ebpf.analyze.findings.contexts import Contexts, Ints, contexts
 from pytrace_ebpf.analyze.findings.rules import LOOK_UPS, PROCESSES, RULES, TO_DISK
 from pytrace_ebpf.analyze.findings.sentences import Found
@@ -17,17 +18,18 @@ from pytrace_ebpf.analyze.findings.waited import FOR_OTHERS, WITHOUT_OTHERS, pri
 from pytrace_ebpf.analyze.functions.own_code import NONE
 from pytrace_ebpf.analyze.samples.by_wait import by_wait
 from pytrace_ebpf.analyze.samples.errors import with_errors
+from pytrace_ebpf.analyze.samples.paths import NO_FRAMES, segments
 from pytrace_ebpf.analyze.samples.sampling import is_summed
-from pytrace_ebpf.analyze.samples.tree import nodes
+from pytrace_ebpf.derive.added import added
 from pytrace_ebpf.derive.calls.nesting import levels
 from pytrace_ebpf.trace.sampled import NATIVE
 
 _MOSTLY, _ONLY_WAITS = 0.5, 0.9
-_STATES = ("on_cpu", "runq_wait", "gil_wait", "blocked")
+_SURE = 0.9  # the least confidence
 _CLIENTS = "clients"  # a listening socket: no rule, as nobody who works waits there
 # By what is known of a function that waits, the names of functions: of libc, OpenSSL, the interpreter, and the standard library where no native frame is known.
 _WAIT_IN = {
-    "sleep": ("clock_nanosleep", "nanosleep", "usleep", "time_sleep"),
+    "sleep": ("clock_nanosleep", "nanosleep", "sleep", "usleep", "time_sleep"),
     "lock": ("PyThread_acquire_lock_timed", "PyThread_acquire_lock", "_PyMutex_LockTimed", "_PySemaphore_Wait", "pthread_mutex_lock", "sem_wait", "sem_clockwait"),
     "tls": ("SSL_do_handshake", "SSL_connect", "SSLSocket.do_handshake"),
     "peer": ("recv", "recvfrom", "recvmsg", "__recv", "connect", "__connect", "send", "sendto", "sendmsg", "SSL_read", "SSL_read_ex", "SSL_write", "SSL_write_ex",
@@ -39,10 +41,18 @@ _WAIT_IN = {
 }  # fmt: skip
 _HOW = ("", *_WAIT_IN)
 _OF_RESOURCES = ("peer", "tls", "fsync", "wait")
+_OF_KIND = {"sleep": "sleep", "lock": "lock", "net": "peer", "wait-child": "subprocess"}
+_CALL_OF_KIND = {"io-read": "read", "io-write": "write", "poll": "poll"}
 _WORDS = {rule.name: rule.waits for rule in RULES if rule.name != "wait"} | {
     "peer": "for a connection ({syscall})",
     "tls": "for a connection in TLS handshakes",
 }
+
+
+KEY = ["pid", "tid", "own_func_id", "own_line", "called", "primitive", "how", "on_loop", "depth", "syscall"]
+"""What samples are added up by: thread, own code and its line (NONE for none), what else is known of where they stand, as of Standing."""
+_TIMES = {f"{state}_{what}": "sum" for state in ("on_cpu", "runq_wait", "gil_wait", "blocked") for what in ("ns", "square")}
+_SUMS = {"ns": "sum", "idle_ns": "sum"} | _TIMES
 
 
 class Sampled(NamedTuple):
@@ -56,37 +66,90 @@ class Sampled(NamedTuple):
 
 
 def sampled(trace: Any, period: int) -> Sampled:
-    """Of a pytrace_ebpf Trace of samples alone, each of `period` ns on a core."""
+    """Of a pytrace_ebpf Trace of samples alone, each of `period` ns on a core. Memory is bounded by the different rows of KEY, and a segment."""
     functions = trace.functions()
-    tree = nodes(trace, lines=True)
-    at = contexts(tree, functions)
-    rows = _rows(at)
-    idle = _is_idle(rows, at)
-    per_thread = rows.assign(idle_ns=rows["blocked_ns"].where(idle, 0)).groupby(["pid", "tid"])[["ns", "idle_ns"]].sum()
+    nothing = pd.DataFrame(columns=[*KEY, *_SUMS]).astype(dict.fromkeys(("pid", "tid", "own_func_id", *_SUMS), "int64"))
+    rows = added(chain([nothing], (summed(samples, Standing(stacks, functions)) for samples, stacks in segments(trace))), KEY, _SUMS)
+    some = in_rows(rows, functions, period, is_summed(trace))
+    if len(trace.resources()):
+        _name_resources(some.found, by_wait(trace))
+    return some
+
+
+def summed(samples: pd.DataFrame, standing: "Standing") -> pd.DataFrame:
+    """Samples (samples.weights.weighed) by KEY: ns and that by state, the squares of these; idle_ns: of that, blocked without anything to do.
+
+    Those without frames are nobody's.
+    """
+    rows = samples[samples["stack_id"] != NO_FRAMES]
+    where = standing.of(rows)
+    rows = pd.concat([rows[["pid", "tid", *_TIMES]].assign(ns=rows["total_ns"]), where], axis=1)
+    return rows.assign(idle_ns=rows["blocked_ns"].where(standing.idle(rows), 0)).groupby(KEY, as_index=False, dropna=False).agg(_SUMS)
+
+
+def in_rows(rows: pd.DataFrame, functions: pd.DataFrame, period: int, of_processes: bool = False) -> Sampled:
+    """The findings of rows of summed(), each of `period` ns on a core. `of_processes`: no threads are known."""
+    per_thread = rows.groupby(["pid", "tid"])[["ns", "idle_ns"]].sum()
     waits = per_thread[per_thread["idle_ns"] > 0]
     only = int((waits["idle_ns"] >= _ONLY_WAITS * waits["ns"]).sum())
-    idle_ns = int(per_thread["idle_ns"].sum())
-    waited = _waited(rows[~idle & (rows["own_func_id"] >= 0)])
-    _name_resources(waited, trace)
-    found = [*waited, *_computed(rows, at)]
-    of = int(rows["on_cpu_ns"].sum()) // period
-    _with_errors(found, period, of)
-    return Sampled(found, at_work_ns(at) - idle_ns, idle_ns, *((0, 0) if is_summed(trace) else (only, len(waits))))
+    idle_ns, all_ns = int(rows["idle_ns"].sum()), int(rows["ns"].sum())
+    own = rows[rows["own_func_id"] >= 0]
+    found = [*_waited(own), *_computed(own, functions)]
+    _with_errors(found, period, int(rows["on_cpu_ns"].sum()) // period)
+    return Sampled(found, all_ns - idle_ns, idle_ns, *((0, 0) if of_processes else (only, len(waits))))
 
 
-def _rows(at: Contexts) -> pd.DataFrame:
-    """Of each row of the tree with time of its own where it stands in own code, how it waits, and its times by state with their squares."""
-    tree = at.tree
-    primitive, called, how = _below_own(at)
-    own = at.own
-    lines = tree["line"].to_numpy(np.int64)
-    columns = {f"{state}_{what}": tree[f"self_{state}_{what}"].to_numpy() for state in _STATES for what in ("ns", "square")}
-    table = pd.DataFrame({
-        "pid": tree["pid"], "tid": tree["tid"], "own_func_id": at.own_function, "own_line": np.where(own >= 0, lines[own], NONE),
-        "called": called, "primitive": primitive, "how": np.array(_HOW, object)[how], "on_loop": at.on_loop, "depth": np.where(own >= 0, at.depth[own], 0),
-        "syscall": _innermost(at), "ns": tree["self_ns"], **columns,
-    })  # fmt: skip
-    return table[(tree["self_ns"] > 0) & (tree["depth"] >= 0)].reset_index(drop=True)
+def worth(some: Sampled, least: float) -> list[Found]:
+    """Those of the share `least` of the time at work or more that there are samples enough for, the most time first; with 0 all of them."""
+    found = [
+        each for each in some.found if some.at_work_ns and each.ns >= least * some.at_work_ns and (not least or (each.confidence or 0.0) >= _SURE)
+    ]
+    return sorted(found, key=lambda each: -each.ns)
+
+
+class Standing:
+    """Where in own code stacks are, and how they wait."""
+
+    def __init__(self, stacks: pd.DataFrame, functions: pd.DataFrame) -> None:
+        """`stacks` are schema.STACKS, in which a caller comes first; `functions`: schema.FUNCTIONS."""
+        self._rows = pd.Series(np.arange(len(stacks)), stacks["stack_id"].to_numpy())
+        parent = stacks["parent_id"].map(self._rows).fillna(NONE).to_numpy(np.int64)
+        depth = np.zeros(len(stacks), np.int64)
+        for row, above in enumerate(parent.tolist()):
+            depth[row] = depth[above] + 1 if above >= 0 else 0
+        func_id = stacks["func_id"].to_numpy(np.int64)
+        func_id = np.where(np.isin(func_id, functions["func_id"].to_numpy(np.int64)), func_id, NONE)  # of those that are live some are named later
+        self._at = contexts(pd.DataFrame({"func_id": func_id, "parent_id": parent, "depth": depth}), functions)
+        primitive, called, how = _below_own(self._at)
+        own, lines = self._at.own, stacks["line"].to_numpy(np.int64)
+        table = pd.DataFrame({
+            "own_func_id": self._at.own_function, "own_line": np.where(own >= 0, lines[own], NONE) if len(own) else own,
+            "called": called, "primitive": primitive, "how": np.array(_HOW, object)[how], "on_loop": self._at.on_loop,
+            "depth": np.where(own >= 0, self._at.depth[own], 0) if len(own) else own, "syscall": _innermost(self._at),
+        })  # fmt: skip
+        unread = pd.DataFrame({name: [fill] for name, fill in zip(table, (NONE, NONE, NONE, NONE, "", False, 0, None), strict=True)})
+        self._table = pd.concat([table, unread], ignore_index=True) if len(table) else unread
+        self._names = primitives(functions)
+
+    def of(self, samples: pd.DataFrame) -> pd.DataFrame:
+        """Of each sample (by its stack_id): own_func_id and own_line, called, primitive, how, on_loop, depth, syscall.
+
+        Where samples have a `kind` (of schema.WAIT_KINDS), that says what a stack does not.
+        """
+        row = samples["stack_id"].map(self._rows).fillna(len(self._table) - 1).to_numpy(np.int64)
+        out = self._table.iloc[row].set_index(samples.index)
+        if "kind" not in samples:
+            return out
+        how, call = (samples["kind"].map(names) for names in (_OF_KIND, _CALL_OF_KIND))
+        return out.assign(how=out["how"].where(out["how"] != "", how.fillna("")), syscall=out["syscall"].where(out["syscall"].notna(), call))
+
+    def idle(self, rows: pd.DataFrame) -> "pd.Series[bool]":
+        """Which rows (of(), with pid and tid), as far as they are blocked, are of threads that have nothing to do: as in waited.py, by how they wait in place of
+        for what."""
+        primitive, main, outermost = rows["primitive"].map(self._names), rows["tid"] == rows["pid"], rows["depth"] == 0
+        for_others = (main & primitive.isin(FOR_OTHERS)) | (outermost & primitive.isin(WITHOUT_OTHERS))
+        by_itself = outermost & ~rows["on_loop"].astype(bool) & ~main & rows["how"].isin(("sleep", "peer"))
+        return (rows["own_func_id"] < 0) | (rows["how"] == _CLIENTS) | for_others | by_itself
 
 
 def _below_own(at: Contexts) -> tuple[Ints, Ints, Ints]:
@@ -98,18 +161,18 @@ def _below_own(at: Contexts) -> tuple[Ints, Ints, Ints]:
     known[primitives(functions).index.to_numpy(np.int64)] = True
     native[ids] = (functions["function_layer"] == NATIVE).to_numpy(bool)
     kinds = {name: number for number, kind in enumerate(_HOW) if kind for name in _WAIT_IN[kind]}
-    says[ids] = functions["qualname"].map(kinds).fillna(0).to_numpy(np.int64)
+    named = native[ids] | functions["qualname"].str.contains(".", regex=False).to_numpy(bool) | (functions["module"] == "socket").to_numpy(bool)
+    says[ids] = np.where(named, functions["qualname"].map(kinds).fillna(0), 0).astype(np.int64)  # others may call a function of Python `sync`
     says[ids[functions["module"].isin(PROCESSES).to_numpy(bool)]] = _HOW.index("subprocess")
     function, parent = at.function, tree["parent_id"].to_numpy(np.int64)
-    primitive, called, how = (np.full(len(tree), fill, np.int64) for fill in (NONE, NONE, 0))
-    own = at.own == np.arange(len(tree))
-    for here in levels(tree["depth"].to_numpy(np.int64) + 1):
-        up, what = parent[here], function[here]
-        inside = ~own[here]
-        primitive[here] = np.where(inside, np.where(primitive[up] >= 0, primitive[up], np.where(known[what], what, NONE)), NONE)
-        python = (what >= 0) & ~native[what]
-        called[here] = np.where(inside, np.where(called[up] >= 0, called[up], np.where(python & (at.own[here] >= 0), what, NONE)), NONE)
-        how[here] = np.where(inside, np.where(how[up] > 0, how[up], says[what]), 0)
+    own, what = at.own == np.arange(len(tree)), function
+    primitive = np.where(known[what] & ~own, what, NONE)
+    called = np.where(~native[what] & (what >= 0) & (at.own >= 0) & ~own, what, NONE)
+    how = np.where(own, 0, says[what])
+    for here in levels(tree["depth"].to_numpy(np.int64)):
+        up, inside = parent[here], ~own[here]
+        for of, none in ((primitive, NONE), (called, NONE), (how, 0)):
+            of[here] = np.where(inside & (of[up] != none), of[up], of[here])
     return primitive, called, how
 
 
@@ -119,17 +182,8 @@ def _innermost(at: Contexts) -> "pd.Series[Any]":
     return pd.Series(at.function).map(rows[~rows.str.contains("+", regex=False)]).astype("object").set_axis(at.tree.index)
 
 
-def _is_idle(rows: pd.DataFrame, at: Contexts) -> "pd.Series[bool]":
-    """Which rows, as far as they are blocked, are of threads that have nothing to do: as in waited.py, by how they wait in place of for what."""
-    names = primitives(at.functions)
-    primitive, main, outermost = rows["primitive"].map(names), rows["tid"] == rows["pid"], rows["depth"] == 0
-    for_others = (main & primitive.isin(FOR_OTHERS)) | (outermost & primitive.isin(WITHOUT_OTHERS))
-    by_itself = outermost & ~rows["on_loop"] & ~main & rows["how"].isin(("sleep", "peer"))
-    return (rows["own_func_id"] < 0) | (rows["how"] == _CLIENTS) | for_others | by_itself
-
-
 def _waited(rows: pd.DataFrame) -> list[Found]:
-    blocked = rows[rows["blocked_ns"] > 0]
+    blocked = rows[(rows["blocked_ns"] > 0) & (rows["idle_ns"] == 0)]
     rule = blocked["how"].where(blocked["how"] != "", "wait")
     rule = rule.where((blocked["primitive"] < 0) | rule.isin(("subprocess",)), "queue")
     out = []
@@ -138,22 +192,6 @@ def _waited(rows: pd.DataFrame) -> list[Found]:
     for _, group in rows[rows["gil_wait_ns"] > 0].assign(rule="gil").groupby("pid"):
         out.append(_found(group, "gil_wait"))
     return out
-
-
-def _name_resources(found: list[Found], trace: Any) -> None:
-    """What is behind the descriptor for which most of a finding's time was waited in its function."""
-    waits = by_wait(trace)
-    waits = waits[waits["resource"].notna() & (waits["primitive_func_id"] < 0)]
-    for each in found:
-        by_resource = waits[waits["func_id"] == each.own].groupby(["resource", "syscall", "kind"])["total_ns"].sum()
-        if each.rule not in _OF_RESOURCES or not len(by_resource) or by_resource.max() < _MOSTLY * each.ns:
-            continue
-        each.resource, each.syscall, kind = by_resource.idxmax()
-        each.evidence = "--by wait"
-        if each.rule == "wait":
-            row = pd.DataFrame({"resource": [each.resource], "syscall": [each.syscall], "kind": [kind]})
-            each.rule = next((rule.name for rule in RULES if rule.name in ("peer", "file", "pipe") and rule.fits(row).all()), "wait")
-        each.words = next(rule.waits for rule in RULES if rule.name == each.rule) if each.rule != "wait" else each.words
 
 
 def _found(group: pd.DataFrame, state: str) -> Found:
@@ -184,9 +222,23 @@ def _found(group: pd.DataFrame, state: str) -> Found:
     return found
 
 
-def _computed(rows: pd.DataFrame, at: Contexts) -> list[Found]:
-    own = rows[rows["own_func_id"] >= 0]
-    modules = at.functions.set_index("func_id")["module"]
+def _name_resources(found: list[Found], waits: pd.DataFrame) -> None:
+    """What is behind the descriptor for which most of a finding's time was waited in its function; `waits`: samples.by_wait's."""
+    waits = waits[waits["resource"].notna() & (waits["primitive_func_id"] < 0)]
+    for each in found:
+        by_resource = waits[waits["func_id"] == each.own].groupby(["resource", "syscall", "kind"])["total_ns"].sum()
+        if each.rule not in _OF_RESOURCES or not len(by_resource) or by_resource.max() < _MOSTLY * each.ns:
+            continue
+        each.resource, each.syscall, kind = by_resource.idxmax()
+        each.evidence = "--by wait"
+        if each.rule == "wait":
+            row = pd.DataFrame({"resource": [each.resource], "syscall": [each.syscall], "kind": [kind]})
+            each.rule = next((rule.name for rule in RULES if rule.name in ("peer", "file", "pipe") and rule.fits(row).all()), "wait")
+        each.words = next(rule.waits for rule in RULES if rule.name == each.rule) if each.rule != "wait" else each.words
+
+
+def _computed(own: pd.DataFrame, functions: pd.DataFrame) -> list[Found]:
+    modules = functions.set_index("func_id")["module"]
     imports = own["called"].map(modules).isin(OF_IMPORTS)
     groups = [("cores", "runq_wait", own), ("imports", "on_cpu", own[imports])]
     groups += [("computes", "on_cpu", group) for _, group in own[~imports].groupby("own_func_id")]

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from pytrace_ebpf.analyze.findings.sampled import Standing, summed
 from pytrace_ebpf.analyze.live.live_stacks import functions_of
-from pytrace_ebpf.analyze.live.weights import Ints
 from pytrace_ebpf.analyze.samples.paths import NO_FRAMES
+from pytrace_ebpf.trace.sampled import NATIVE
 from pytrace_ebpf.trace.snapshot import OUTSIDE, SELF_TIMES, TIMES
 from pytrace_ebpf.trace.states import NAMES
 
@@ -20,37 +21,55 @@ KEYS = {
 }
 """By which each table has one row."""
 _OFF = list(TIMES[1:])
+_ADDED = (*TIMES, "idle_ns")
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Tables by name, each with KEYS and what adds up; `last`: by thread (KEYS) the function in which it was seen last."""
+    """Tables by name, each with KEYS and what adds up, but for GIL and core of threads with idle_ns, blocked time without anything to do. `last`: by thread
+    (KEYS) the moment ts at which it was seen last, its func_id and cpu, and the state, kind and syscall that it was in for since_ns. `standing`: of
+    findings.sampled.summed."""
 
     tables: dict[str, pd.DataFrame]
-    last: "pd.Series[int]"
+    last: pd.DataFrame
+    standing: pd.DataFrame
 
 
-def sums(samples: pd.DataFrame, stacks: pd.DataFrame, natives: Ints, intervals: pd.DataFrame) -> Sums:
-    """Of samples as of weights.Weights, their stacks (schema.STACKS), native functions, and the intervals of states.LiveStates."""
+def sums(samples: pd.DataFrame, stacks: pd.DataFrame, functions: pd.DataFrame, intervals: pd.DataFrame) -> Sums:
+    """Of samples as of weights.Weights, their stacks (schema.STACKS), the functions (schema.FUNCTIONS), and the intervals of states.LiveStates."""
+    natives = functions.loc[functions["function_layer"] == NATIVE, "func_id"].to_numpy(np.int64)
+    standing = Standing(stacks, functions)
+    idle = standing.idle(samples[THREAD].join(standing.of(samples)))
     found = functions_of(stacks, samples["stack_id"].to_numpy(np.int64), natives)
     leaves = found.leaves.reindex(samples["stack_id"].to_numpy())
     leaves.index = samples.index
     leaves.loc[samples["stack_id"] == NO_FRAMES, "func_id"] = OUTSIDE
-    own = samples[[*THREAD, "ts", "stack_id", *TIMES, "kind", "syscall", "by_tid"]].assign(func_id=leaves["func_id"], line=leaves["line"], samples=1)
-    by_stack = own.groupby([*THREAD, "stack_id"], sort=False)[[*TIMES, "samples"]].sum().reset_index()
-    total = by_stack.merge(found.members, on="stack_id").groupby(KEYS["functions"])[[*TIMES, "samples"]].sum()
-    self_ = own.groupby(KEYS["functions"])[list(TIMES)].sum().set_axis(list(SELF_TIMES), axis=1)
-    functions = total.join(self_, how="outer").fillna(0).astype(np.int64).reset_index()
-    lines = own[own["func_id"] >= 0].groupby(KEYS["lines"])[[*TIMES, "samples"]].sum().reset_index()
+    own = samples[[*THREAD, "ts", "cpu", "off_ns", "stack_id", *TIMES, "kind", "syscall", "by_tid"]]
+    own = own.assign(func_id=leaves["func_id"], line=leaves["line"], samples=1, idle_ns=samples["blocked_ns"].where(idle, 0))
+    by_stack = own.groupby([*THREAD, "stack_id"], sort=False)[[*_ADDED, "samples"]].sum().reset_index()
+    total = by_stack.merge(found.members, on="stack_id").groupby(KEYS["functions"])[[*_ADDED, "samples"]].sum()
+    self_ = own.groupby(KEYS["functions"])[list(_ADDED)].sum().set_axis([*SELF_TIMES, "self_idle_ns"], axis=1)
+    by_function = total.join(self_, how="outer").fillna(0).astype(np.int64).reset_index()
+    lines = own[own["func_id"] >= 0].groupby(KEYS["lines"])[[*_ADDED, "samples"]].sum().reset_index()
     away = own[(own[_OFF].sum(axis=1) > 0).to_numpy()].assign(queue_ns=own["runq_wait_ns"])
     away["wait_ns"] = away[_OFF].sum(axis=1) - away["queue_ns"]
-    waits = away.groupby(KEYS["waits"])[["wait_ns", "queue_ns", "samples"]].sum().reset_index()
+    waits = away.groupby(KEYS["waits"])[["wait_ns", "queue_ns", "idle_ns", "samples"]].sum().reset_index()
     held = _held_on_core(samples, leaves, intervals)
     threads = (
         of_threads(intervals).add(held, fill_value=0).fillna(0).astype(np.int64).reset_index() if len(held) else of_threads(intervals).reset_index()
     )
-    last = own.sort_values("ts").groupby(THREAD)["func_id"].last()
-    return Sums({"threads": threads, "functions": functions, "lines": lines, "waits": waits}, last)
+    threads = threads.merge(own.groupby(THREAD, as_index=False)["idle_ns"].sum(), how="left", on=THREAD)
+    threads["idle_ns"] = threads["idle_ns"].fillna(0).astype(np.int64)
+    return Sums({"threads": threads, "functions": by_function, "lines": lines, "waits": waits}, _last(own), summed(samples, standing))
+
+
+def _last(own: pd.DataFrame) -> pd.DataFrame:
+    """Of each thread the last sample, as Sums.last."""
+    rows = own.sort_values("ts", kind="stable").drop_duplicates(THREAD, keep="last")
+    state = np.array([*NAMES, ""], object)[rows[list(TIMES)].to_numpy().argmax(axis=1)]
+    off = (rows["off_ns"] > 0).to_numpy()
+    columns = {"state": np.where(off, state, NAMES[0]), "kind": rows["kind"].where(off, ""), "since_ns": rows["off_ns"]}
+    return rows[[*THREAD, "ts", "func_id", "cpu", "syscall"]].assign(**columns)
 
 
 def of_threads(intervals: pd.DataFrame) -> pd.DataFrame:

@@ -9,16 +9,18 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from pytrace_ebpf.analyze.findings.sampled import in_rows, worth
+from pytrace_ebpf.analyze.findings.sentences import Names, sentence
 from pytrace_ebpf.analyze.live.live_states import LiveStates
 from pytrace_ebpf.analyze.live.live_sums import KEYS, Sums, sums
 from pytrace_ebpf.analyze.live.weights import Weights
 from pytrace_ebpf.derive.scheduling import syscalls
 from pytrace_ebpf.trace.losses import PARTLY
-from pytrace_ebpf.trace.sampled import NATIVE
-from pytrace_ebpf.trace.schema import PROCESSES, SAMPLES, STACKS
+from pytrace_ebpf.trace.schema import CALL_SITES, FUNCTIONS, PROCESSES, SAMPLES, STACKS
 from pytrace_ebpf.trace.snapshot import OUTSIDE, TIMES, Facts, Rows, Snapshot
 
 _MOST = {"threads": 1000, "functions": 1500, "lines": 500, "waits": 500}  # rows of a picture: those with most time
+_FINDINGS_NS, _MOST_FINDINGS, _LEAST = 10 * 10**9, 3, 0.05
 _MOST_OTHERS = 10_000  # threads of other programs, whose names are kept
 
 
@@ -38,11 +40,11 @@ class Window:
         self._states, self._weights = LiveStates(machine), Weights(period_ns)
         self._segments: deque[_Segment] = deque()
         self._names: dict[int, tuple[str, str, str, int]] = {}
-        self._natives: set[int] = set()
+        self._functions = FUNCTIONS.arrow.empty_table().to_pandas()
         self._processes: dict[int, dict[str, Any]] = {}
         self._threads: dict[tuple[int, int], dict[str, Any]] = {}
         self._others: dict[int, str] = {}  # names of other programs' threads
-        self._last: dict[tuple[int, int], int] = {}  # function in which a thread was seen last
+        self._last: dict[tuple[int, int], dict[str, Any]] = {}  # where a thread was seen last, as of Sums.last
         self._now = pd.DataFrame({"pid": [], "tid": []})  # intervals that go on
         self._lost = 0
         self._facts = Facts()
@@ -53,8 +55,8 @@ class Window:
         intervals = self._states.segment(tables.get("sched"), end_ns, tables.get("losses"))
         samples, stacks = (tables.get(table.name, table.arrow.empty_table()).to_pandas() for table in (SAMPLES, STACKS))
         weighed = self._weights.take(samples, intervals)
-        found = sums(weighed, stacks, np.array(sorted(self._natives), np.int64), intervals)
-        self._last |= found.last.to_dict()
+        found = sums(weighed, stacks, self._functions, intervals)
+        self._last |= {(row["pid"], row["tid"]): row for row in _rows(found.last)}
         self._segments.append(_Segment(start_ns, end_ns, found))
         while self._segments[0].end_ns <= end_ns - self._span_ns:
             self._segments.popleft()
@@ -88,13 +90,22 @@ class Window:
         ]
         names = {number: self._names[number] for number in sorted(used) if number in self._names}
         by = {row["by_tid"] for row in tables["waits"]}
-        return Snapshot(self._facts, processes, **tables, names=names, others={tid: name for tid, name in self._others.items() if tid in by})
+        return Snapshot(
+            self._facts,
+            processes,
+            **tables,
+            findings=self._findings(),
+            names=names,
+            others={tid: name for tid, name in self._others.items() if tid in by},
+        )
 
     def _meet(self, tables: Mapping[str, pa.Table]) -> None:
-        for row in tables["functions"].to_pylist() if "functions" in tables else []:
-            self._names[row["func_id"]] = row["qualname"] or row["name"], row["module"], row["file"], row["first_line"]
-            if row["function_layer"] == NATIVE:
-                self._natives.add(row["func_id"])
+        if "functions" in tables:
+            met = tables["functions"].to_pandas()
+            known = [self._functions, met] if len(self._functions) else [met]
+            self._functions = pd.concat(known, ignore_index=True).drop_duplicates("func_id", keep="last")
+            for row in tables["functions"].to_pylist():
+                self._names[row["func_id"]] = row["qualname"] or row["name"], row["module"], row["file"], row["first_line"]
         if "processes" in tables:
             self._processes |= {row["pid"]: row for row in tables["processes"].to_pylist()}
             self._states.know(pd.DataFrame(list(self._processes.values()), columns=PROCESSES.arrow.names))
@@ -125,17 +136,36 @@ class Window:
         now = {(row["pid"], row["tid"]): row for row in _rows(self._now)}
         out = []
         for key, row in self._threads.items():
-            state, times = now.get(key), of.get(key, {})
+            times = of.get(key, {})
             out.append({
-                "pid": key[0], "tid": key[1], "name": row["name"] or "", "ended": row["end_ns"] is not None,
-                "state": state["state"] if state and isinstance(state["state"], str) else "", "kind": state["kind"] if state else "",
-                "syscall": syscalls.name(state["syscall"], self._machine) if state else "",
-                "since_ns": self._facts.end_ns - state["began_ns"] if state else 0, "cpu": state["cpu"] if state else -1,
-                "func_id": self._last.get(key, OUTSIDE),
-                **{name: times.get(name, 0) for name in (*TIMES, "gil_held_ns", "samples")},
+                "pid": key[0], "tid": key[1], "name": row["name"] or "", "ended": row["end_ns"] is not None, **self._moment(now.get(key), self._last.get(key)),
+                **{name: times.get(name, 0) for name in (*TIMES, "idle_ns", "gil_held_ns", "samples")},
             })  # fmt: skip
-        out.sort(key=lambda row: (-(row["on_cpu_ns"] + row["runq_wait_ns"] + row["gil_wait_ns"]), row["ended"], row["pid"], row["tid"]))
+        out.sort(key=lambda row: (row["idle_ns"] - sum(row[name] for name in TIMES), row["ended"], row["pid"], row["tid"]))
         return out[: _MOST["threads"]]
+
+    def _moment(self, now: dict[str, Any] | None, seen: dict[str, Any] | None) -> dict[str, Any]:
+        """State and function of a thread as they were together: of now where it was seen since the state began, else of when it was seen."""
+        state: dict[str, Any] = {"state": "", "kind": "", "syscall": -1, "since_ns": 0, "cpu": -1}
+        if now:
+            state = {name: now[name] for name in ("state", "kind", "syscall", "cpu")} | {"since_ns": self._facts.end_ns - now["began_ns"]}
+        if seen and (not now or seen["ts"] < now["began_ns"]):
+            state = {name: seen[name] for name in state}
+        said = {"state": state["state"] if isinstance(state["state"], str) else "", "syscall": syscalls.name(int(state["syscall"]), self._machine)}
+        return state | said | {"func_id": seen["func_id"] if seen else OUTSIDE}
+
+    def _findings(self) -> tuple[str, ...]:
+        """The largest findings of the last seconds."""
+        since_ns = self._facts.end_ns - _FINDINGS_NS
+        rows = [segment.sums.standing for segment in self._segments if segment.end_ns > since_ns]
+        if not rows:
+            return ()
+        some = in_rows(pd.concat(rows, ignore_index=True), self._functions, self._period_ns)
+        return tuple(sentence(found, self._said, some.at_work_ns) for found in worth(some, _LEAST)[:_MOST_FINDINGS])
+
+    @property
+    def _said(self) -> Names:
+        return Names(self._functions, CALL_SITES.arrow.empty_table().to_pandas)
 
 
 def _rows(table: pd.DataFrame) -> Rows:

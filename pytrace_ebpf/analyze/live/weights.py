@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from pytrace_ebpf.analyze.samples.weights import SQUARES
 from pytrace_ebpf.derive.scheduling.last_at import last_at
 from pytrace_ebpf.derive.scheduling.split import thread_keys
 from pytrace_ebpf.trace.snapshot import TIMES
@@ -24,7 +25,9 @@ class Weights:
     _until: "pd.Series[int]" = field(default_factory=lambda: pd.Series(np.zeros(0, np.int64), np.zeros(0, np.int64)))  # what is counted, by thread
 
     def take(self, samples: pd.DataFrame, intervals: pd.DataFrame) -> pd.DataFrame:
-        """`samples` (schema.SAMPLES) with TIMES, and of the wait that they end kind, syscall (a number) and by_tid; `intervals`: of LiveStates, of the segment.
+        """`samples` (schema.SAMPLES) with TIMES, total_ns and SQUARES (samples.weights), and of the wait that they end kind, syscall (a number) and by_tid.
+
+        `intervals`: of LiveStates, of the segment.
 
         A thread that does not come back is sampled again and again: each sample stands for the time since the one before it.
         """
@@ -36,7 +39,11 @@ class Weights:
         waits = pd.DataFrame({"kind": "", "syscall": -1, "by_tid": 0}, index=out.index)
         if off.any():
             times[off], waits.loc[off] = self._away(out[off])
-        return out.assign(**{name: times[:, at] for at, name in enumerate(TIMES)}, **{name: waits[name] for name in waits})
+        chance = np.where(off, 1 - 1 / np.maximum(self.period_ns / np.maximum(out["off_ns"].to_numpy(np.float64), 1.0), 1.0), 0.0)
+        total = times.sum(axis=1)
+        squares = chance[:, None] * np.column_stack((total, times)).astype(np.float64) ** 2
+        columns = {name: times[:, at] for at, name in enumerate(TIMES)} | {name: squares[:, at] for at, name in enumerate(SQUARES)}
+        return out.assign(total_ns=total, **columns, **{name: waits[name] for name in waits})
 
     def _away(self, samples: pd.DataFrame) -> tuple[Ints, pd.DataFrame]:
         key, ts = thread_keys(samples["pid"].to_numpy(), samples["tid"].to_numpy()), samples["ts"].to_numpy(np.int64)

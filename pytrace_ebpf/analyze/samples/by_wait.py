@@ -15,8 +15,9 @@ from pytrace_ebpf.derive.calls.primitives import PRIMITIVES, among
 from pytrace_ebpf.derive.scheduling import syscalls, wait_kinds
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import WAIT_KINDS
+from pytrace_ebpf.trace.states import STATES
 
-RUN_QUEUE, UNKNOWN = "run queue", "unknown"
+RUN_QUEUE, UNKNOWN = next(state.label for state in STATES if state.name == "runq_wait"), "unknown"
 """Beside those of schema.WAIT_KINDS: runnable without a core; and where nothing says what a thread waited for."""
 NONE = -1
 _KEY = ["kind", "syscall", "resource", "primitive_func_id", "func_id"]

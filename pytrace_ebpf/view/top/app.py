@@ -16,7 +16,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 from pytrace_ebpf.trace.snapshot import Snapshot
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.top.feed import SAVED, Ended, News, Said, Source
-from pytrace_ebpf.view.top.head import head, narrowed, tabs
+from pytrace_ebpf.view.top.head import findings, head, narrowed, tabs
 from pytrace_ebpf.view.top.help import Help
 from pytrace_ebpf.view.top.picked import picked
 from pytrace_ebpf.view.top.screen_lines import Lines
@@ -29,6 +29,7 @@ _MOST_SAVED = 8  # processes at once
 _CSS = """
 Screen { layout: vertical; }
 #head { height: 4; padding: 0; }
+#findings { height: auto; max-height: 3; }
 #tabs { height: 1; background: $panel; }
 #narrowed { height: auto; max-height: 1; }
 #rows { height: 1fr; background: $background; scrollbar-size-vertical: 1; overflow-x: hidden; }
@@ -88,6 +89,7 @@ class Top(App[None]):
     def compose(self) -> ComposeResult:
         """The parts of the screen, from the top."""
         yield Static(id="head", markup=False)
+        yield Static(id="findings", markup=False)
         yield Static(id="tabs", markup=False)
         yield Static(id="narrowed", markup=False)
         yield DataTable(id="rows", cursor_type="row", cell_padding=0, cursor_foreground_priority="renderable")
@@ -150,6 +152,8 @@ class Top(App[None]):
         mark = "ENDED" if self.ended else "PAUSED" if self.paused else ""
         rows = picked(self.snapshot, choice)
         self._part("head").update(head(self.snapshot, choice, width, self._ascii, mark))
+        self._part("findings").update(findings(self.snapshot, width))
+        self._part("findings").display = bool(self.snapshot.findings) and not choice.is_narrowed
         self._part("tabs").update(tabs(choice, len(rows), width))
         self._part("narrowed").update(narrowed(self.snapshot, choice, width))
         self._part("narrowed").display = choice.is_narrowed

@@ -15,6 +15,7 @@ from pytrace_ebpf.view.top.selection import VIEWS, Choice
 
 _TITLES = {f"{state.name}_ns": state.title for state in STATES}
 _HOLDERS = 3
+_FINDINGS = 3
 _MUCH = 0.05  # of a core, for the tracer
 
 
@@ -23,6 +24,12 @@ def head(snapshot: Snapshot, choice: Choice, width: int, ascii_only: bool, mark:
     lines = [_what(snapshot, choice, width, mark), _split(snapshot, choice, width, ascii_only), _gil(snapshot, choice), _cost(snapshot)]
     for line in lines:
         line.truncate(width, overflow="ellipsis")
+    return Text("\n").join(lines)
+
+
+def findings(snapshot: Snapshot, width: int) -> Text:
+    """What the time of all threads goes to, a line each; empty where that is not known."""
+    lines = [Text(text.fit(f"{number}. {text.clean(said)}", width), "bold") for number, said in enumerate(snapshot.findings[:_FINDINGS], 1)]
     return Text("\n").join(lines)
 
 

@@ -24,8 +24,8 @@ _KEYS = (
 )
 _FIGURES = (
     "100 % is all the time of one thread: two threads that never rest in a function "
-    "are 200 %. A bar is full at 100 %. busy is the time on a core, in the run queue "
-    "and waiting for the GIL. Threads are exact, by scheduling events; functions, "
+    "are 200 %. A bar is full at 100 %. work is all time but "
+    "that in which threads wait for something to do. Threads are exact, by scheduling events; functions, "
     "lines and waits are estimates by samples. holds is how long a thread had the GIL."
 )
 

@@ -1,20 +1,20 @@
 """The rows of a view: those of a picture that were chosen, added up and in order. Values are plain, names as the program chose them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pytrace_ebpf.trace.snapshot import OUTSIDE, TIMES, Rows, Snapshot
 from pytrace_ebpf.trace.states import STATES
 from pytrace_ebpf.view.top.selection import Choice
 
-_BUSY = ("on_cpu_ns", "runq_wait_ns", "gil_wait_ns")
 _COLUMN = {state.label: f"{state.name}_ns" for state in STATES} | {"GIL held": "gil_held_ns", "core": "cpu", "times": "samples", "waited": "wait_ns"}
+_IDLE = "idle_ns"
 _UNKNOWN = ("(unknown function)", "", "", -1)
 _NONE = ("(no Python)", "", "", -1)
 
 
 def picked(snapshot: Snapshot, choice: Choice) -> Rows:
-    """Rows with `key` (tuple), TIMES, all_ns, busy_ns, name, place (file and line) and what else the view has of them, the first to be shown first."""
+    """Rows with `key` (tuple), TIMES, all_ns, work_ns, name, place (file and line) and what else the view has of them, the first to be shown first."""
     rows = [row for row in _OF[choice.view](snapshot, choice) if choice.text.lower() in row["text"].lower()]
     upwards = choice.sort in ("name", "kind", "core")
     rows.sort(key=lambda row: _order(row, choice.sort), reverse=upwards == choice.backwards)
@@ -24,8 +24,8 @@ def picked(snapshot: Snapshot, choice: Choice) -> Rows:
 def _order(row: dict[str, Any], sort: str) -> Any:
     if sort in ("name", "kind"):
         return row[sort].lower(), -row["all_ns"]
-    column = {"busy": "busy_ns", "all": "all_ns"}.get(sort) or _COLUMN[sort]
-    return row.get(column, 0), row["all_ns"] if column != "busy_ns" else 0
+    column = {"work": "work_ns", "all": "all_ns"}.get(sort) or _COLUMN[sort]
+    return row.get(column, 0), row["all_ns"]
 
 
 def name_of(snapshot: Snapshot, func_id: int) -> tuple[str, str, str, int]:
@@ -62,12 +62,12 @@ def _added(
 
 def _functions(snapshot: Snapshot, choice: Choice) -> Rows:
     prefix = "self_" if choice.own else ""
-    rows = _added(of_choice(snapshot.functions, choice), lambda row: (row["func_id"],), (*(prefix + name for name in TIMES), "samples"))
+    rows = _added(of_choice(snapshot.functions, choice), lambda row: (row["func_id"],), (*(prefix + name for name in (*TIMES, _IDLE)), "samples"))
     return [_timed(row, snapshot, prefix) for row in rows.values() if any(row[prefix + name] for name in TIMES)]
 
 
 def _lines(snapshot: Snapshot, choice: Choice) -> Rows:
-    rows = _added(of_choice(snapshot.lines, choice), lambda row: (row["func_id"], row["line"]), (*TIMES, "samples"))
+    rows = _added(of_choice(snapshot.lines, choice), lambda row: (row["func_id"], row["line"]), (*TIMES, _IDLE, "samples"))
     return [_timed(row, snapshot, "", row["line"]) for row in rows.values()]
 
 
@@ -75,8 +75,14 @@ def _timed(row: dict[str, Any], snapshot: Snapshot, prefix: str, line: int | Non
     times = {name: row[prefix + name] for name in TIMES}
     name, module, file, first_line = name_of(snapshot, row["func_id"])
     place = file, first_line if line is None else line
-    sums = {"all_ns": sum(times.values()), "busy_ns": sum(times[name] for name in _BUSY)}
+    sums = _sums(times | {_IDLE: row[prefix + _IDLE]})
     return row | times | sums | {"name": name, "place": place, "text": f"{name} {module} {file}:{place[1]}"}
+
+
+def _sums(times: Mapping[str, int]) -> dict[str, int]:
+    """All time, and that but for what threads had nothing to do in."""
+    all_ns = sum(times[name] for name in TIMES)
+    return {"all_ns": all_ns, "work_ns": max(0, all_ns - times[_IDLE])}
 
 
 def _threads(snapshot: Snapshot, choice: Choice) -> Rows:
@@ -84,7 +90,7 @@ def _threads(snapshot: Snapshot, choice: Choice) -> Rows:
     out = []
     for row in of_choice(snapshot.threads, choice):
         name, module, file, first_line = name_of(snapshot, row["func_id"])
-        sums = {"all_ns": sum(row[each] for each in TIMES), "busy_ns": sum(row[each] for each in _BUSY)}
+        sums = _sums(row)
         searched = (
             f"{row['name']} {row['pid']} {row['tid']} {commands.get(row['pid'], '')} {name} {module} {row['state']} {row['kind']} {row['syscall']}"
         )
@@ -94,7 +100,7 @@ def _threads(snapshot: Snapshot, choice: Choice) -> Rows:
 
 def _waits(snapshot: Snapshot, choice: Choice) -> Rows:
     mine, by = of_choice(snapshot.waits, choice), thread_names(snapshot)
-    rows = _added(mine, lambda row: (row["kind"], row["syscall"], row["func_id"]), ("wait_ns", "queue_ns", "samples"))
+    rows = _added(mine, lambda row: (row["kind"], row["syscall"], row["func_id"]), ("wait_ns", "queue_ns", _IDLE, "samples"))
     enders: dict[tuple[Any, ...], dict[int, int]] = {}
     for row in mine:
         of = enders.setdefault((row["kind"], row["syscall"], row["func_id"]), {})
@@ -109,7 +115,8 @@ def _waits(snapshot: Snapshot, choice: Choice) -> Rows:
         kind = row["kind"] or "other"
         ender = "" if not tid else by.get(tid) or f"thread {tid}"
         out.append(row | times | {
-            "kind": kind, "name": name, "place": (file, first_line), "all_ns": row["wait_ns"] + row["queue_ns"], "by": ender,
+            "kind": kind, "name": name, "place": (file, first_line), "all_ns": row["wait_ns"] + row["queue_ns"],
+            "work_ns": max(0, row["wait_ns"] + row["queue_ns"] - row[_IDLE]), "by": ender,
             "text": f"{kind} {row['syscall']} {name} {module} {file} {ender}",
         })  # fmt: skip
     return [row for row in out if row["all_ns"]]

@@ -41,7 +41,7 @@ class Lines:
                 (title + mark if sorted_by else title)[-cells:] if cell_len(title) < cells else (title[: cells - 1] + mark if sorted_by else title)
             )
             out.append(shown.ljust(cells) if title in _LEFT else shown.rjust(cells), "bold underline" if sorted_by else "bold").append(" ")
-        name = {"threads": "thread, and where it was seen last", "waits": "waits in, and what ends it"}.get(self._choice.view, self._choice.view[:-1])
+        name = {"threads": "thread, and where it is", "waits": "waits in, and what ends it"}.get(self._choice.view, self._choice.view[:-1])
         sorted_by = self._choice.sort == "name"
         out.append(" " + name + (mark if sorted_by else ""), "bold underline" if sorted_by else "bold")
         return _exactly(out, self._width)
@@ -116,7 +116,7 @@ def _times(lines: Lines) -> list[Figure]:
     bar = (8, 16, 24)[lines.wide]
     figures = [
         (bar, "", "", lines.bar(bar)),
-        (6, "busy", "busy", lines.share("busy_ns", "bold")),
+        (6, "work", "work", lines.share("work_ns", "bold")),
         *((max(6, len(state.title) + 1), state.title, state.label, lines.share(f"{state.name}_ns")) for state in STATES),
     ]
     return [*figures, (6, "all", "all", lines.share("all_ns"))] if lines.wide else figures
@@ -137,7 +137,8 @@ def _of_waits(lines: Lines) -> list[Figure]:
     bar = (8, 16, 24)[lines.wide]
     return [
         (bar, "", "", lines.bar(bar)),
-        (7, "time", "all", lines.share("all_ns", "bold")),
+        (6, "work", "work", lines.share("work_ns", "bold")),
+        (7, "time", "all", lines.share("all_ns")),
         *([(7, "waited", "waited", lines.share("wait_ns")), (7, _QUEUE.title, _QUEUE.label, lines.share("queue_ns"))] if lines.wide else []),
         (7, "samples", "times", lambda row: Text(text.count(row["samples"], 7), justify="right")),
         (10, "kind", "kind", lambda row: Text(text.fit(row["kind"], 10))),

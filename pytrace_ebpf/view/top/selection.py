@@ -6,14 +6,14 @@ from pytrace_ebpf.trace.states import BY_NAME, STATES
 
 VIEWS = ("functions", "threads", "lines", "waits")
 LABELS = tuple(state.label for state in STATES)
-_BY_TIME = ("busy", *LABELS, "all", "name")
+_BY_TIME = ("work", *LABELS, "all", "name")
 SORTS = {
     "functions": _BY_TIME,
-    "threads": ("busy", *LABELS, "GIL held", "core", "name"),
+    "threads": ("work", *LABELS, "GIL held", "core", "name"),
     "lines": _BY_TIME,
-    "waits": ("all", "waited", BY_NAME["runq_wait"].label, "times", "kind", "name"),
+    "waits": ("work", "all", "waited", BY_NAME["runq_wait"].label, "times", "kind", "name"),
 }
-"""By view what it can be sorted by, the usual first. busy: time on a core, in the run queue or waiting for the GIL."""
+"""By view what it can be sorted by, the usual first. work: all time but that in which threads wait for something to do."""
 
 
 @dataclass(frozen=True)

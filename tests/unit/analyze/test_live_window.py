@@ -73,7 +73,7 @@ def times(row: dict[str, int], prefix: str = "") -> list[int]:
 
 
 def test_threads_have_their_exact_split_and_what_they_are_in_now(one: Snapshot) -> None:
-    assert [(row["tid"], row["name"]) for row in one.threads] == [(8, "worker"), (7, "main")], "the busiest first"
+    assert [(row["tid"], row["name"]) for row in one.threads] == [(7, "main"), (8, "worker")], "as much each"
     by_tid = {row["tid"]: row for row in one.threads}
     assert times(by_tid[7]) == [S * 7 // 10, S // 10, 0, S * 2 // 10, 0]
     assert times(by_tid[8]) == [S // 2, 0, S // 2, 0, 0]
@@ -209,3 +209,57 @@ def test_threads_that_ended_are_forgotten_and_the_others_are_not(monkeypatch: py
         assert found.loc[0, "began_ns"] == 0
     assert len(live._threads.keys) < 30
     assert np.isin(7 << 32 | 7, live._threads.keys)
+
+
+OWN = [
+    (0, "/app/shop.py", "main", "main", 1, "shop", 0, "python"),
+    (1, "/app/shop.py", "pay", "pay", 5, "shop", 0, "python"),
+    (2, "libc.so.6", "recv", "recv", -1, "libc", 0, "native"),
+    (3, "/usr/lib/python3.11/concurrent/futures/thread.py", "_worker", "_worker", 69, "concurrent.futures.thread", 0, "python"),
+]
+WAITING = [(0, -1, 0, 2), (1, 0, 1, 6), (2, 1, 2, -1), (3, -1, 3, 70)]  # main, pay, recv; a worker of a pool
+
+
+def test_findings_are_of_the_last_seconds_and_threads_without_work_are_none() -> None:
+    seen = window(60)
+    for at in range(20):
+        rows = [sample((at + 1) * S - 1, 8, 3, off=S - 1, state=3)] + ([sample((at + 1) * S - 1, 7, 2, off=S - 1, state=3)] if at < 5 else [])
+        seen.take(
+            at * S, (at + 1) * S, segment(samples=rows, stacks=WAITING, first=not at) | ({"functions": table_of("functions", OWN)} if not at else {})
+        )
+        found = seen.snapshot().findings
+        assert len(found) == (at < 14), at
+        assert not found or (found[0].startswith("`pay` (shop.py:6) waits 100 % of the time,") and "for a connection (recv)" in found[0])
+    picture = seen.snapshot()
+    by_tid = {row["tid"]: row for row in picture.threads}
+    assert by_tid[8]["idle_ns"] == by_tid[8]["blocked_ns"] or by_tid[8]["idle_ns"] > 19 * S
+    functions = {row["func_id"]: row for row in picture.functions}
+    assert functions[3]["idle_ns"] == functions[3]["blocked_ns"] > 0 and functions[1]["idle_ns"] == functions[1]["self_idle_ns"] == 0
+
+
+def test_a_threads_state_and_function_are_of_one_moment() -> None:
+    """It was seen as it came back from a sleep in `sleep()`, and has begun another wait since, of which nobody knows where."""
+    seen = window()
+    rows = [
+        sched(0, 7, SchedKind.SNAPSHOT), sched(S // 10, 7, SchedKind.OUT, state=SLEEPS, syscall=NANOSLEEP), sched(S // 2, 7, SchedKind.WAKING),
+        sched(S // 2, 7, SchedKind.IN), sched(S * 9 // 10, 7, SchedKind.OUT, state=SLEEPS, syscall=FUTEX, address=0x900),
+    ]  # fmt: skip
+    seen.take(0, S, segment(rows, [sample(S // 2 + 5, 7, 2, off=S * 4 // 10)], STACKS, first=True))
+    row = next(row for row in seen.snapshot().threads if row["tid"] == 7)
+    assert (row["state"], row["kind"], row["syscall"], row["since_ns"], row["func_id"]) == ("blocked", "sleep", "clock_nanosleep", S * 4 // 10, 1)
+    seen.take(S, 2 * S, segment(samples=[sample(2 * S - 1, 7, 1, off=S)], stacks=STACKS))
+    row = next(row for row in seen.snapshot().threads if row["tid"] == 7)
+    assert (row["state"], row["kind"], row["syscall"], row["since_ns"], row["func_id"]) == ("blocked", "lock", "futex", S * 11 // 10, 1)
+
+
+def test_a_function_whose_name_comes_later_is_nobody_and_a_wait_whose_frames_are_not_known_is_what_the_kernel_says() -> None:
+    seen = window()
+    rows = [sched(0, 8, SchedKind.SNAPSHOT), sched(1, 8, SchedKind.OUT, state=SLEEPS, syscall=NANOSLEEP)]
+    stacks = [(0, -1, 0, 2), (1, 0, 1, 6), (2, -1, 99, 1)]
+    seen.take(
+        0,
+        S,
+        segment(rows, [sample(S - 1, 8, 1, off=S - 2), sample(S - 2, 7, 2, off=S - 3, state=3)], stacks, first=True)
+        | {"functions": table_of("functions", OWN)},
+    )
+    assert [said.partition(" sleeps ")[0] for said in seen.snapshot().findings] == ["`pay` (shop.py:6)"]

@@ -37,13 +37,15 @@ def thread(pid: int, tid: int, name: str, split: Sequence[float], **more: Any) -
         "cpu": 1,
         "func_id": 1,
         "gil_held_ns": 0,
+        "idle_ns": 0,
         "samples": 5,
     }
     return {"pid": pid, "tid": tid, "name": name, "ended": False, **of(TIMES, split), **now, **more}
 
 
-def function(pid: int, tid: int, func_id: int, total: Sequence[float], own: Sequence[float]) -> dict[str, Any]:
-    return {"pid": pid, "tid": tid, "func_id": func_id, **of(TIMES, total), **of(SELF_TIMES, own), "samples": 9}
+def function(pid: int, tid: int, func_id: int, total: Sequence[float], own: Sequence[float], idle: float = 0) -> dict[str, Any]:
+    times = of(TIMES, total) | of(SELF_TIMES, own) | of(("idle_ns", "self_idle_ns"), (idle, idle))
+    return {"pid": pid, "tid": tid, "func_id": func_id, **times, "samples": 9}
 
 
 NONE = (0.0,) * 5
@@ -60,22 +62,22 @@ def picture(seconds: float = 10, **more: Any) -> Snapshot:
         "threads": [
             thread(10, 11, "worker-1", (6, 1, 3, 0, 0), state="on_cpu", kind="", syscall="", gil_held_ns=6 * S, func_id=2),
             thread(10, 12, "worker-2", (3, 0, 6, 1, 0), state="gil_wait", kind="gil", gil_held_ns=3 * S, func_id=2),
-            thread(20, 20, "MainThread", (0, 0, 0, 10, 0), func_id=3),
+            thread(20, 20, "MainThread", (0, 0, 0, 10, 0), func_id=3, idle_ns=10 * S),
         ],
         "functions": [
             function(10, 11, 1, (6, 1, 3, 0, 0), (1, 0, 0, 0, 0)),
             function(10, 12, 1, (3, 0, 6, 1, 0), (0, 0, 0, 1, 0)),
             function(10, 11, 2, (5, 1, 3, 0, 0), (5, 1, 3, 0, 0)),
             function(10, 12, 2, (3, 0, 6, 0, 0), (3, 0, 6, 0, 0)),
-            function(20, 20, 3, (0, 0, 0, 10, 0), (0, 0, 0, 10, 0)),
+            function(20, 20, 3, (0, 0, 0, 10, 0), (0, 0, 0, 10, 0), 10),
         ],
         "lines": [
-            {"pid": 10, "tid": 11, "func_id": 2, "line": 44, **of(TIMES, (5, 1, 3, 0, 0)), "samples": 9},
-            {"pid": 10, "tid": 11, "func_id": 1, "line": 17, **of(TIMES, (1, 0, 0, 0, 0)), "samples": 9},
+            {"pid": 10, "tid": 11, "func_id": 2, "line": 44, **of(TIMES, (5, 1, 3, 0, 0)), "idle_ns": 0, "samples": 9},
+            {"pid": 10, "tid": 11, "func_id": 1, "line": 17, **of(TIMES, (1, 0, 0, 0, 0)), "idle_ns": 0, "samples": 9},
         ],
         "waits": [
-            {"pid": 10, "tid": 12, "kind": "gil", "syscall": "futex", "func_id": 2, "by_tid": 11, "wait_ns": 6 * S, "queue_ns": 0, "samples": 60},
-            {"pid": 20, "tid": 20, "kind": "sleep", "syscall": "clock_nanosleep", "func_id": 3, "by_tid": 0, "wait_ns": 10 * S, "queue_ns": 0, "samples": 2},
+            {"pid": 10, "tid": 12, "kind": "gil", "syscall": "futex", "func_id": 2, "by_tid": 11, "wait_ns": 6 * S, "queue_ns": 0, "idle_ns": 0, "samples": 60},
+            {"pid": 20, "tid": 20, "kind": "sleep", "syscall": "clock_nanosleep", "func_id": 3, "by_tid": 0, "wait_ns": 10 * S, "queue_ns": 0, "idle_ns": 10 * S, "samples": 2},
         ],
         "names": {1: ("serve", "app", "/srv/app.py", 10), 2: ("compute", "app", "/srv/app.py", 40), 3: ("wait", "idle", "/srv/idle.py", 3)},
     }  # fmt: skip
@@ -128,6 +130,20 @@ def on_screen(app: Top) -> list[str]:
     return ["".join(segment.text for segment in line) for line in app.screen._compositor.render_strips()]
 
 
+def test_findings_stand_above_the_rows_of_everything_alone() -> None:
+    found = tuple(f"`handle` (shop.py:{number}) waits [bold]{HOSTILE}" for number in range(5))
+
+    async def steps(app: Top, pilot: "Pilot[None]") -> None:
+        lines = on_screen(app)
+        at = [number for number, line in enumerate(lines) if "`handle`" in line]
+        assert len(at) == 3 and lines[at[0]].startswith("1. `handle` (shop.py:0) waits [bold]") and max(len(line) for line in lines) <= 80
+        assert at[-1] < next(number for number, line in enumerate(lines) if "functions" in line.lower())
+        await pilot.press("t", "enter")
+        assert not any("`handle`" in line for line in on_screen(app))
+
+    play(steps, picture(findings=found), size=(80, 24))
+
+
 # -- rows, which need no screen ----------------------------------------------------
 
 
@@ -135,10 +151,14 @@ def names(choice: Choice, snapshot: Snapshot | None = None) -> list[str]:
     return [row["name"] for row in picked(snapshot or picture(), choice)]
 
 
-def test_functions_add_up_over_threads_and_come_by_how_busy_they_are() -> None:
+def test_functions_add_up_over_threads_and_those_that_wait_for_work_come_last() -> None:
     first, *rest = picked(picture(), Choice())
-    assert (first["name"], first["busy_ns"], first["all_ns"], first["tids"]) == ("compute", 18 * S, 18 * S, {11, 12})
-    assert [(row["name"], row["busy_ns"]) for row in rest] == [("serve", S), ("wait", 0)]
+    assert (first["name"], first["work_ns"], first["all_ns"], first["tids"]) == ("compute", 18 * S, 18 * S, {11, 12})
+    assert [(row["name"], row["work_ns"]) for row in rest] == [("serve", 2 * S), ("wait", 0)]
+    blocks = picture(functions=[function(10, 11, 1, (1, 0, 0, 0, 0), (1, 0, 0, 0, 0)), function(10, 12, 2, (0, 0, 0, 9, 0), (0, 0, 0, 9, 0), 1)])
+    assert names(Choice(), blocks) == ["compute", "serve"], "what blocks comes before what computes less"
+    for view in VIEWS:
+        assert SORTS[view][0] == "work"
     assert names(Choice(own=False)) == ["serve", "compute", "wait"]
     assert names(Choice(sort="blocked")) == ["wait", "serve", "compute"]
     assert names(Choice(sort="blocked", backwards=True)) == ["compute", "serve", "wait"]
@@ -206,7 +226,7 @@ def test_keys_show_the_views() -> None:
     assert [view for view, _ in seen] == ["threads", "lines", "waits", "functions", "threads", "lines"]
     threads, lines, waits, functions = (shown for _, shown in seen[:4])
     assert "worker-1" in threads[0] and "10/11" in threads[0] and "GIL" in threads[1] and "sleep 3.00s" in threads[2]
-    assert "/srv/app.py:44" in lines[0] and "sleep" in waits[0] and "by worker-1" in waits[1]
+    assert "/srv/app.py:44" in lines[0] and "by worker-1" in waits[0] and "sleep" in waits[1]
     assert [line.split()[-2] for line in functions] == ["compute", "serve", "wait"]
 
 
