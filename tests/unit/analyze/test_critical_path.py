@@ -13,6 +13,7 @@ from pytrace_ebpf.analyze.critical_path.asked import of_calls
 from pytrace_ebpf.analyze.critical_path.path import path
 from pytrace_ebpf.analyze.critical_path.rows import AWAIT, ON_CPU, RUN_QUEUE, summed
 from pytrace_ebpf.trace.schema import SchedKind
+from tests.unit.derive.test_calls_properties import SCENARIOS, story
 from tests.unit.synthetic import FUTEX, NANOSLEEP, SAMPLE_FUNCTIONS, Row, write_trace
 
 END = 400
@@ -243,3 +244,13 @@ def test_a_suspended_coroutine_waits_for_what_ended_the_loops_wait(tmp_path: Pat
         (1, ON_CPU, -1, 99, 100),
         (1, ON_CPU, 7, 100, 110),
     ]
+
+
+@pytest.mark.parametrize("number", range(1, 13))
+def test_pieces_are_as_long_as_what_they_are_of_whatever_was_recorded(tmp_path: Path, number: int) -> None:
+    """Generators and coroutines, losses, threads that come and go: also where events are damaged and resumes overlap."""
+    trace = pytrace_ebpf.open(write_trace(tmp_path / "trace", **story(number, SCENARIOS[number % len(SCENARIOS)])))
+    items, rows = of_calls(trace, ["*"]), trace.critical_path(function="*")
+    length = (rows["end_ns"] - rows["start_ns"]).groupby(rows["item"]).sum()
+    assert length.tolist() == (items["end_ns"] - items["start_ns"]).tolist()
+    assert (rows["start_ns"].to_numpy()[1:] == rows["end_ns"].to_numpy()[:-1])[rows["item"].to_numpy()[1:] == rows["item"].to_numpy()[:-1]].all()
