@@ -104,6 +104,7 @@ def _own(calls: pd.DataFrame, what: npt.NDArray[np.uint8]) -> tuple[Ints, Ints]:
         _place(calls["call_id"].to_numpy(np.int64), calls["parent_id"].to_numpy(np.int64)),
         calls["call_line"].fillna(-1).to_numpy(np.int64),
     )
+    function = np.where(function < len(what) - 1, function, NOBODY)  # of some the name may be lost
     is_own, is_loop = (what[function] == 0) & (function >= 0), (what[function] & EVENT_LOOP) != 0
     own, line = np.where(is_own, function, NOBODY), np.full(len(calls), NOBODY)
     for here in levels(depth - (depth.min() if len(depth) else 0)):

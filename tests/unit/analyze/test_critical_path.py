@@ -249,7 +249,7 @@ def test_a_suspended_coroutine_waits_for_what_ended_the_loops_wait(tmp_path: Pat
 @pytest.mark.parametrize("number", range(1, 13))
 def test_pieces_are_as_long_as_what_they_are_of_whatever_was_recorded(tmp_path: Path, number: int) -> None:
     """Generators and coroutines, losses, threads that come and go: also where events are damaged and resumes overlap."""
-    trace = pytrace_ebpf.open(write_trace(tmp_path / "trace", **story(number, SCENARIOS[number % len(SCENARIOS)])))
+    trace = pytrace_ebpf.open(write_trace(tmp_path / "trace", **story(number, SCENARIOS[number % len(SCENARIOS)]) | {"functions": SAMPLE_FUNCTIONS}))
     items, rows = of_calls(trace, ["*"]), trace.critical_path(function="*")
     length = (rows["end_ns"] - rows["start_ns"]).groupby(rows["item"]).sum()
     assert length.tolist() == (items["end_ns"] - items["start_ns"]).tolist()
