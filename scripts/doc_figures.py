@@ -31,7 +31,11 @@ SHOWN: dict[str, dict[str, str]] = {
         "Who held the GIL, against a sampling profiler": ONCE,
     },
     "docs/daemon.md": {"How it works": "scripts/bench/daemon.py", "": CODE, "Users share what it takes": CODE, "Where others look": CODE},
-    "docs/critical-path.md": {"": ONCE, "What it is": CODE, "In Python, and as JSON": CODE},
+    "docs/critical-path.md": {
+        "": ONCE,
+        "What it is": CODE,
+        "In Python, and as JSON": CODE,
+    },
     "docs/diagnosis.md": {"": CODE},
     "docs/diff.md": {"A test suite against its last state": CODE},
     "docs/experiments.md": {"The report": "pytrace-ebpf experiment, as the page begins"},

@@ -22,6 +22,7 @@ REPORT: Applies = {
     "slowest": ("request", "path"),
     "request_id": ("request", "path"),
     "function": ("path",),
+    "what_if": ("path",),
     "html": ("function", "request"),
     "compensate": ("function", "module", "operator", "blas"),
 }

@@ -30,6 +30,14 @@ PathWaits = _columns("start", "until", "end", "next")
 PathThreads = _columns("first", "born")
 PathSpans = _columns("thread", "begin", "end")
 PathOut = _columns("span", "thread", "start", "end", "wait", "through", "kind")
+ReplaySteps = _columns("kind", "value", "locked")
+ReplayThreads = _columns("first", "gil")
+
+
+class ReplayHost(ctypes.Structure):
+    """struct replay_host of replay.c."""
+
+    _fields_ = [(name, c_int64) for name in ("cores", "core_ns", "gil_ns")] + [(name, c_size_t) for name in ("gils", "signals")]
 
 
 class Busy(ctypes.Structure):
@@ -160,6 +168,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "objects": (c_size_t, [c_void_p, c_size_t, c_void_p, c_void_p, c_void_p]),
     "gil_handoffs": (c_bool, [POINTER(Acts), c_size_t, c_void_p, c_size_t, c_void_p]),
     "critical_path": (c_size_t, [POINTER(PathWaits), POINTER(PathThreads), POINTER(PathSpans), POINTER(PathOut)]),
+    "replay": (c_bool, [POINTER(ReplaySteps), POINTER(ReplayThreads), POINTER(ReplayHost), c_void_p]),
     "paths": (c_size_t, [c_void_p, c_size_t, c_void_p, c_void_p, c_void_p]),
     "numbers": (c_size_t, [c_void_p, c_size_t, c_uint32, c_void_p]),
     "written": (c_size_t, [c_void_p, c_size_t, POINTER(Form), c_void_p, c_size_t, POINTER(c_size_t)]),

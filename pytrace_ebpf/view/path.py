@@ -14,7 +14,7 @@ from pytrace_ebpf.analyze.critical_path.rows import AWAIT, ON_CPU, RUN_QUEUE, UN
 from pytrace_ebpf.analyze.requests.one_request import of_id
 from pytrace_ebpf.trace.states import BY_NAME
 from pytrace_ebpf.units import plural
-from pytrace_ebpf.view import text
+from pytrace_ebpf.view import text, what_if
 from pytrace_ebpf.view.grid import Listing
 from pytrace_ebpf.view.names import named, plain
 from pytrace_ebpf.view.requests import of_these
@@ -54,6 +54,8 @@ def found(trace: Any, _calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.D
         else [_one(trace, items.loc[[at]], functions) for at in length.sort_values(ascending=False, kind="stable").index[: facts.get("slowest") or 0]]
     )
     more = {"path": {"of": what, "count": len(items), "ns": int(length.sum())}, "longest": longest, "sentence": None}
+    asks = facts.get("what_if") if known else None
+    more["what_if"] = what_if.found(trace, asks, items) if asks else None
     return named(named(table, functions), functions, "own_"), more
 
 
@@ -119,7 +121,8 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
         figures = [text.percent(row["ns"], of["ns"]), text.duration(row["ns"])]
         shown.add(figures, partial(_what, row), partial(_where, row), partial(_through, row))
     note = f"{min(top, len(table)):,} of {len(table):,}; through: whose wait it stands for"
-    lines: list[RenderableType] = [text.title(heading, note, width), shown]
+    lines: list[RenderableType] = [*what_if.lines(facts["what_if"], of, width)] if facts["what_if"] else []
+    lines += [text.title(heading, note, width), shown]
     for one in facts["longest"]:
         lines += _sequence(one, width)
     return lines

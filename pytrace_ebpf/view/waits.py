@@ -11,11 +11,11 @@ from rich.text import Text
 from pytrace_ebpf.analyze.waits.by_wait import QUOTA, WAITS, by_wait
 from pytrace_ebpf.analyze.waits.rivals import main_rivals
 from pytrace_ebpf.trace.schema import OF_THE_INTERPRETER
-from pytrace_ebpf.view import text
+from pytrace_ebpf.view import sampled_waits, text
 from pytrace_ebpf.view.grid import Listing
 from pytrace_ebpf.view.names import PLACE, in_full, named
 from pytrace_ebpf.view.only import Only, only
-from pytrace_ebpf.view.states import unrecorded
+from pytrace_ebpf.view.states import samples_tell, unrecorded
 
 _MANY = 0.25  # of the time: who is there for less of it is one of many
 
@@ -25,8 +25,15 @@ def before(trace: Any) -> None:
     trace.whole.derive("waits")
 
 
+def _sampled(facts: dict[str, Any]) -> bool:
+    """Whether samples alone say what threads waited for."""
+    return facts["scheduling"]["source"] is None and samples_tell(facts)
+
+
 def found(trace: Any, _calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """analyze.waits.by_wait's rows of a Trace with the names of their functions."""
+    """analyze.waits.by_wait's rows of a Trace with the names of their functions. Of samples alone sampled_waits.found's."""
+    if _sampled(facts):
+        return sampled_waits.found(trace)
     parts = trace.waits_by_part((*WAITS, "own_func_id"))
     if chosen := only(facts.get("only"), "wait"):
         parts = _narrowed(trace, parts, chosen)
@@ -55,6 +62,8 @@ def _narrowed(trace: Any, parts: Iterable[pd.DataFrame], chosen: Only) -> Iterat
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     """One line per row of `table` (see found)."""
+    if _sampled(facts):
+        return sampled_waits.report(table, width, top)
     if not len(table):
         recorded = facts["scheduling"]["source"] in ("bpf", "perf")
         return [Text("No thread was seen to wait." if recorded else f"What the threads waited for is not known without {unrecorded(facts)}.")]

@@ -3,9 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
+from pytrace_ebpf.analyze.critical_path.asked import of_calls
 from pytrace_ebpf.analyze.critical_path.rows import ON_CPU, RUN_QUEUE
+from pytrace_ebpf.analyze.what_if.change import parsed
+from pytrace_ebpf.analyze.what_if.what_if import what_if
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.trace.reader import Trace
 from tests.conftest import Python, Target
@@ -40,3 +44,26 @@ def test_of_a_request_through_a_queue_a_lock_and_a_child_process(
     assert main(["report", str(trace.directory), "--by", "path", "--function", "request", "--slowest", "1"]) == 0
     told = capsys.readouterr().out
     assert "of 3 calls" in told and "sleeping" in told and "keep" in told
+
+
+@pytest.mark.measured
+@pytest.mark.usually("agent")
+def test_what_would_change_is_what_changes(
+    python: Python, source: str, target: Callable[..., Target], traced: Callable[..., tuple[Trace, dict[str, Any]]]
+) -> None:
+    """`pay` really made twice as fast, and the lock really left out: what was said of it is right within 10 %."""
+
+    def recorded(*words: str) -> Trace:
+        return traced(target("changes", "--wait", *words, python=python), "--source", source)[0]
+
+    def median(trace: Trace) -> float:
+        items = of_calls(trace, ["request"])
+        return float(np.median(items["end_ns"] - items["start_ns"]))
+
+    trace = recorded()
+    items = of_calls(trace, ["request"])
+    same = what_if(trace, parsed("pay 1x"), items)
+    assert len(items) == 120 and same.then.tolist() == same.now.tolist()
+    for change, words in (("pay 2x", ("--speed", "2")), ("lock", ("--locked", "0"))):
+        said, real = float(np.median(what_if(trace, parsed(change), items).then)), median(recorded(*words))
+        assert abs(said / real - 1) <= 0.1, (change, median(trace), said, real)

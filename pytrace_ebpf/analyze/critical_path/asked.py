@@ -26,17 +26,23 @@ def of_requests(requests: pd.DataFrame) -> pd.DataFrame:
 
 def of_calls(trace: Any, patterns: Sequence[str]) -> pd.DataFrame:
     """Items of the outermost calls of the functions that fit `patterns`, of coroutines from the first resume to the end. Raises UsageError where no function fits."""
-    functions = trace.functions()
-    wanted = fitting(functions, patterns).index.to_numpy(np.int64)
-    if not len(wanted):
-        raise UsageError(f"--function {clean(' '.join(patterns))} fits none of the {len(functions):,} functions of this trace.")
-    calls = _calls(trace, wanted)
+    calls = fitted(trace, patterns, "--function")
+    wanted = calls["func_id"].unique()
     plain = calls[calls["outermost"] & ~calls["resumed"] & ~calls["yielded"]].assign(suspended=False)
     tasks = trace.tasks(["coroutine_id", "pid", "tid", "func_id", "start_ns", "end_ns", "awaited_ns"])
     tasks = tasks[tasks["func_id"].isin(wanted) & (tasks["awaited_ns"] > 0)].assign(suspended=True)
     rows = pd.concat([plain.assign(request_id=pd.NA), tasks.assign(request_id=pd.NA)])
     rows = rows[rows["end_ns"] > rows["start_ns"]].sort_values(["start_ns", "pid", "tid"], kind="stable")
     return rows[list(ITEM)].astype({"request_id": "Int64"}).reset_index(drop=True)
+
+
+def fitted(trace: Any, patterns: Sequence[str], option: str) -> pd.DataFrame:
+    """The calls of the functions that fit `patterns`. Raises UsageError, which names the `option`, where no function fits."""
+    functions = trace.functions()
+    wanted = fitting(functions, patterns).index.to_numpy(np.int64)
+    if not len(wanted):
+        raise UsageError(f"{option} {clean(' '.join(patterns))} fits none of the {len(functions):,} functions of this trace.")
+    return _calls(trace, wanted)
 
 
 def of_run(trace: Any) -> pd.DataFrame:

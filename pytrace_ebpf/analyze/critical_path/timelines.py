@@ -13,7 +13,7 @@ Ints = npt.NDArray[np.int64]
 
 WAIT_COLUMNS = (
     "pid", "tid", "func_id", "own_func_id", "own_line", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "resource_id",
-    "primitive_func_id", "waker_pid", "waker_tid", "holder_tid", "slices", "throttled_ns",
+    "primitive_func_id", "waker_pid", "waker_tid", "holder_tid", "slices", "throttled_ns", "cpu_after",
 )  # fmt: skip
 """Of schema.WAITS."""
 NOBODY = -1

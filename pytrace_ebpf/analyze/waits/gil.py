@@ -66,6 +66,14 @@ def analyze(trace: Any) -> Gil:
     return sums.found(trace.threads())
 
 
+def holds(trace: Any) -> pd.DataFrame:
+    """Which thread had the GIL when in a pytrace_ebpf Trace, where that is known: pid, tid, start_ns, end_ns, a row for each time or part of one."""
+    pids = told(trace)
+    sums = _Sums(trace, pids)
+    found = pd.concat([sums.take(*each) for each in _pieces(trace, pids)], ignore_index=True)
+    return found.loc[found["tid"] > 0, ["pid", "tid", "start_ns", "end_ns"]].reset_index(drop=True)
+
+
 def _pieces(trace: Any, pids: list[int]) -> Iterator[tuple[pd.DataFrame, pd.DataFrame, int | None]]:
     """Waits by when they begin, and evidence of the processes `pids`, with the moment before which all of it is there; None at the end."""
     listed, since, rows, waiting = trace.segments, None, 0, [np.zeros(0, ROW)]
@@ -103,8 +111,8 @@ class _Sums:
         self._held, self._waited = Added(THREAD, {"held_ns": "sum", "holds": "sum"}), Added(THREAD, _OF_THREAD)
         self._takes = Added([*THREAD, "holder_tid"], {"waits": "sum"})
 
-    def take(self, waits: pd.DataFrame, said: pd.DataFrame, until: int | None) -> None:
-        """Further ones of _pieces()."""
+    def take(self, waits: pd.DataFrame, said: pd.DataFrame, until: int | None) -> pd.DataFrame:
+        """Further ones of _pieces(); returns the pieces of holds (gil_turns.Holds) that are known by now."""
         known = self._holds.pids
         both = pd.concat([self._said, said]) if len(self._said) else said
         of_gil = self._turns.take(waits, both, until)
@@ -119,6 +127,7 @@ class _Sums:
         self._wanted = self._wanted[self._wanted["end_ns"] > self._wanted["pid"].map(upto)]
         self._add_waits(of_gil, until is None)
         self._add_holds(held[held["tid"] > 0].astype("int64"), upto, until is None)
+        return pieces
 
     def _add_waits(self, of_gil: pd.DataFrame, last: bool) -> None:
         rows = of_gil.assign(waited_ns=of_gil["blocked_until_ns"].fillna(of_gil["end_ns"]).astype(np.int64) - of_gil["start_ns"])
