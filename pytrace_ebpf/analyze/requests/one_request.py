@@ -68,7 +68,9 @@ def one_request(trace: Trace, request: dict[str, Any]) -> OneRequest:
     window = trace.window(request["start_ns"], request["end_ns"], request["pid"], request["tid"])
     tasks = trace.tasks(["coroutine_id", "task_id", "func_id", "start_ns", "end_ns", "awaited_ns"]) if request["awaited_ns"] else None
     if tasks is None:
-        return OneRequest(_subtree(window, request), _waits(window, None), ([], 0), by_client(window), pd.DataFrame(dict.fromkeys(HELD, np.zeros(0, np.int64))))
+        return OneRequest(
+            _subtree(window, request), _waits(window, None), ([], 0), by_client(window), pd.DataFrame(dict.fromkeys(HELD, np.zeros(0, np.int64)))
+        )
     resumes = _resumes(window, request)
     awaited = _awaited(tasks, request)
     asked = by_client(window, resumes)
