@@ -10,7 +10,7 @@ from pytrace_ebpf.analyze.findings.contexts import Contexts, Ints
 from pytrace_ebpf.analyze.functions.own_code import NONE
 from pytrace_ebpf.trace.frames import values_and_mask
 
-OF_IMPORTS = ("importlib._bootstrap", "importlib", "<import>", "_frozen_importlib")
+OF_IMPORTS = ("importlib._bootstrap", "<frozen importlib._bootstrap>", "importlib", "<import>", "_frozen_importlib")
 _GENERATES = 0x20 | 0x80 | 0x200  # co_flags of what is resumed: its calls are no calls of its caller's
 _LEVELS = 3
 
