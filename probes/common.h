@@ -38,6 +38,14 @@ static int (*read_text_of_kernel)(void *to, __u32 size, const void *address) = (
 /* What a process has at an address; 0 where that cannot be read. */
 #define TAKE(type, address) ({ type taken = 0; bpf_probe_read_user(&taken, sizeof(taken), (void *)(address)); taken; })
 
+#define MIX 0x9e3779b97f4a7c15ULL
+
+static __always_inline __u64 mixed(__u64 hash, __u64 value)
+{
+    hash = (hash ^ value) * MIX;
+    return hash ^ hash >> 32;
+}
+
 static __always_inline void count_losses(__u32 class, __u32 count)
 {
     int zero = 0;

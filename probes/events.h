@@ -114,7 +114,7 @@ struct sched_event {
     __u16 kind; /* SCHED_* */
     __u32 other_pid; /* process of other where known, 0 = not */
     __s32 holder;    /* OUT: thread that holds the GIL, as its process calls it; 0 = nobody; else HOLDER_UNKNOWN */
-    __u64 resource;  /* OUT: resource_event.id of what it waits for; WAKING: of what its epoll instance found ready; 0 = none is known */
+    __u64 resource;  /* OUT: resource_event.id of what it waits for; WAKING: of several descriptors, of what was ready first; 0 = none is known */
 };
 
 /* A thread that is not traced left a core for which a traced one waited. */
@@ -286,6 +286,9 @@ struct sample_event {
     __u32 program; /* struct sampled's number */
     __u32 missed;  /* ticks of this core's clock that did not come before this one */
     __u32 state;   /* SAMPLE_IN_*: what it was in during off_ns */
+    __s32 syscall; /* of one that was blocked: its system call; -1 = in none, or not known */
+    __u32 pad;
+    __u64 resource; /* and what it waited for there: resource_head.id; 0 = not known */
 };
 
 #define TASK_NAME 96 /* bytes of a name to read */

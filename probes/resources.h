@@ -1,17 +1,10 @@
-/* What a thread waits for, where that is behind a descriptor: a file, a socket, a pipe.
+/* What a resource is, and its name: what is behind a descriptor, a file, a socket, a pipe. Who includes this says with MAY_NAME(user, ring, size) who may have one named.
  *
  * A resource is named once, when a thread first waits for it; afterwards its id is enough, a hash of what tells it from all others:
  * file system and inode, a socket's ends, a file's name. So what a descriptor is used for later is another resource.
  */
 #ifndef PYTRACE_RESOURCES_H
 #define PYTRACE_RESOURCES_H
-
-/* settings.waits_on[number of a system call]: what its arguments say of what it waits for */
-#define ON_NOTHING 0
-#define ON_DESCRIPTOR 1 /* the first argument is the descriptor */
-#define ON_EPOLL 2      /* the same: an epoll instance, of which the descriptor that became ready is meant */
-#define ON_POLL 3       /* struct pollfds, and how many */
-#define ON_SELECT 4     /* one more than the greatest descriptor, and three fd_sets */
 
 BPF_RINGBUF_OUTPUT(resources, RING_PAGES);
 LAYOUT(resource_event);
@@ -21,9 +14,6 @@ LAYOUT(path_event);
 
 /* Those that were named. One that is not here any more is named again. */
 BPF_TABLE("lru_hash", __u64, __u8, named_resources, 16384);
-
-/* thread id -> its epoll instance in the kernel, while it waits for that */
-BPF_TABLE("lru_hash", __u32, __u64, epolls, 4096);
 
 #define TYPE_OF_FILE 0xf000 /* include/uapi/linux/stat.h: S_IFMT, S_IFSOCK, S_IFIFO */
 #define TYPE_SOCKET 0xc000
@@ -45,12 +35,6 @@ struct sock_ends {
 };
 
 #define AT(type, address) ({ type there = 0; bpf_probe_read_kernel(&there, sizeof(there), (void *)(address)); there; })
-
-static __always_inline __u64 mixed(__u64 hash, __u64 value)
-{
-    hash = (hash ^ value) * 0x9e3779b97f4a7c15ULL;
-    return hash ^ hash >> 29;
-}
 
 /* The address of a unix socket's other end, else its own. An abstract one begins with a zero. */
 static __always_inline void name_unix(struct resource_event *event, __u64 sock)
@@ -88,8 +72,8 @@ static __always_inline void tell_socket(struct resource_event *event, __u64 sock
     } else if (ends->family == UNIX && SETTINGS->unix_peer) {
         name_unix(event, sock);
         peer = AT(__u64, sock + SETTINGS->sock_peer);
-        if (peer && SETTINGS->pid_numbers)
-            event->peer = AT(__u32, peer + SETTINGS->pid_numbers);
+        if (peer && SETTINGS->peer_number)
+            event->peer = AT(__u32, peer + SETTINGS->peer_number);
     }
 }
 
@@ -129,8 +113,8 @@ static __always_inline __u32 read_path(char *to, __u64 file)
     return at;
 }
 
-/* The id of the resource that is `file`, which is named if it was not yet; 0: it is not known. */
-static __always_inline __u64 resource_of(__u64 file, __u32 pid, __s32 descriptor)
+/* The id of the resource that is `file`, which is named if it was not yet, where `user` may take a place in the rings; 0: it is not known. */
+static __always_inline __u64 resource_of(__u64 file, __u32 user, __u32 pid, __s32 descriptor)
 {
     struct resource_head what = {.pid = pid, .descriptor = descriptor};
     __u64 inode, super, magic = 0, name = 0, sock = 0, id;
@@ -163,7 +147,7 @@ static __always_inline __u64 resource_of(__u64 file, __u32 pid, __s32 descriptor
         return id;
     what.id = id;
     if (sock || magic == ANONYMOUS || (what.mode & TYPE_OF_FILE) == TYPE_FIFO) {
-        event = resources.ringbuf_reserve(sizeof(*event));
+        event = MAY_NAME(user, RESOURCES, sizeof(*event)) ? resources.ringbuf_reserve(sizeof(*event)) : 0;
         if (!event) {
             count_loss(LOSS_RESOURCE_RING);
             return id;
@@ -178,7 +162,7 @@ static __always_inline __u64 resource_of(__u64 file, __u32 pid, __s32 descriptor
         }
         resources.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
     } else {
-        path = paths.ringbuf_reserve(sizeof(*path));
+        path = MAY_NAME(user, PATHS, sizeof(*path)) ? paths.ringbuf_reserve(sizeof(*path)) : 0;
         if (!path) {
             count_loss(LOSS_RESOURCE_RING);
             return id;
@@ -191,7 +175,7 @@ static __always_inline __u64 resource_of(__u64 file, __u32 pid, __s32 descriptor
     return id;
 }
 
-/* The current process's file behind a descriptor; 0: there is none. */
+/* A task's file behind a descriptor; 0: there is none. */
 static __always_inline __u64 file_behind(__u64 task, __u32 descriptor)
 {
     __u64 table = AT(__u64, AT(__u64, task + SETTINGS->task_files) + SETTINGS->files_table);
@@ -199,73 +183,6 @@ static __always_inline __u64 file_behind(__u64 task, __u32 descriptor)
     if (descriptor >= AT(__u32, table + SETTINGS->table_size))
         return 0;
     return AT(__u64, AT(__u64, table + SETTINGS->table_files) + 8 * (__u64)descriptor);
-}
-
-#define SET_WORDS 16 /* of 64 descriptors */
-
-/* The only descriptor in the sets that select() was given; -1: there are several, or greater ones. */
-static __always_inline __s32 only_selected(__u64 greatest, struct pt_regs *regs)
-{
-    __u64 reading = AT(__u64, &regs->REGS_SECOND), writing = AT(__u64, &regs->REGS_THIRD), failing = AT(__u64, &regs->REGS_FOURTH), word;
-    __u32 descriptor = greatest - 1, i;
-
-    if (descriptor >= 64 * SET_WORDS)
-        return -1;
-    /* It is in one of them: so it is the only one where no smaller one is there. */
-    for (i = 0; i < SET_WORDS; i++) {
-        word = TAKE(__u64, reading + 8 * i) | TAKE(__u64, writing + 8 * i) | TAKE(__u64, failing + 8 * i);
-        if (i == descriptor / 64)
-            return word & ((1ULL << descriptor % 64) - 1) ? -1 : descriptor;
-        if (word)
-            return -1;
-    }
-    return -1;
-}
-
-/* What the current thread waits for, that leaves its core in system call `nr` with `first` as its first argument; 0: that is not known. */
-static __always_inline __u64 resource_waited_for(__u32 pid, __u32 tid, __u64 nr, __u64 first, struct pt_regs *regs)
-{
-    __u64 task, file, instance;
-    __s32 descriptor = first;
-    __u8 on;
-
-    if (!SETTINGS->resources_known || nr >= WAITS_ON)
-        return 0;
-    on = SETTINGS->waits_on[nr];
-    if (on == ON_NOTHING)
-        return 0;
-    if (on == ON_POLL)
-        descriptor = AT(__u64, &regs->REGS_SECOND) == 1 ? TAKE(__s32, first) : -1;
-    else if (on == ON_SELECT)
-        descriptor = only_selected(first, regs);
-    if (descriptor < 0)
-        return 0;
-    task = bpf_get_current_task();
-    file = file_behind(task, descriptor);
-    if (on == ON_EPOLL && SETTINGS->epoll_ready) {
-        instance = file ? AT(__u64, file + SETTINGS->file_private) : 0;
-        epolls.update(&tid, &instance);
-    }
-    return resource_of(file, pid, descriptor);
-}
-
-/* What thread `tid` finds that waits for an epoll instance and is woken now: what was first found to be ready; 0: nothing, or it waits for none. */
-static __always_inline __u64 resource_ready(__u32 pid, __u32 tid)
-{
-    __u64 *instance, ready, item;
-
-    if (!SETTINGS->resources_known || !SETTINGS->epoll_ready)
-        return 0;
-    instance = epolls.lookup(&tid);
-    if (!instance || !*instance)
-        return 0;
-    ready = *instance + SETTINGS->epoll_ready;
-    epolls.delete(&tid);
-    item = AT(__u64, ready);
-    if (!item || item == ready)
-        return 0;
-    item -= SETTINGS->item_link;
-    return resource_of(AT(__u64, item + SETTINGS->item_file), pid, AT(__s32, item + SETTINGS->item_file + 8));
 }
 
 #endif

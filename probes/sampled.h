@@ -5,6 +5,7 @@
 #include <linux/ptrace.h>
 #include "common.h"
 #include "processor.h"
+#include "resource_settings.h"
 
 struct settings {
     __u64 period; /* ns */
@@ -22,6 +23,9 @@ struct settings {
     __u64 samples_room; /* bytes of these */
     __u64 stacks_room;
     __u64 tasks_room;
+    __u64 resources_room;
+    __u64 paths_room;
+    RESOURCE_SETTINGS
 };
 LAYOUT(settings);
 
@@ -43,12 +47,4 @@ BPF_HASH(processes, __u32, struct sampled, 16384);
 
 #define KERNEL(type, address) ({ type taken = 0; bpf_probe_read_kernel(&taken, sizeof(taken), (void *)(address)); taken; })
 #define OF_CURRENT(type, offset) (*(volatile type *)((char *)bpf_get_current_task_btf() + (offset))) /* of its struct task_struct, in a raw tracepoint */
-#define MIX 0x9e3779b97f4a7c15ULL
-
-static __always_inline __u64 mixed(__u64 hash, __u64 value)
-{
-    hash = (hash ^ value) * MIX;
-    return hash ^ hash >> 32;
-}
-
 #endif

@@ -20,6 +20,8 @@
 #include "off_cpu.h"
 #include "frames.h"
 #include "shares.h"
+#define MAY_NAME(user, ring, size) may_take(user, OF_##ring, (OF_##ring == OF_PATHS ? SETTINGS->paths_room : SETTINGS->resources_room), 1, size)
+#include "descriptors.h"
 #include "tasks.h"
 #include "unwind.h"
 
@@ -738,8 +740,42 @@ static __always_inline __u64 task_of(struct walk *walk)
     return walk->task.task;
 }
 
+/* Which system call the current thread is in, which was blocked and has a core again, and what it waited for there. */
+struct wait {
+    __s64 syscall; /* -1: none, or not known */
+    __u64 resource;
+};
+
+static __always_inline void find_wait(struct wait *wait, const struct walk *walk)
+{
+    struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
+    __u64 first = AT(__u64, &regs->REGS_FIRST), file;
+    struct polled polled = {};
+    __s32 descriptor;
+    __u8 on;
+
+    wait->syscall = KERNEL(REGS_CALL_TYPE, &regs->REGS_CALL);
+    if (!SETTINGS->resources_known || wait->syscall < 0 || wait->syscall >= WAITS_ON)
+        return;
+    on = SETTINGS->waits_on[wait->syscall];
+    if (on == ON_NOTHING)
+        return;
+    descriptor = only_descriptor(on, first, regs);
+    file = file_behind(bpf_get_current_task(), descriptor);
+    if (descriptor < 0)
+        take_polled(&polled, on, first, regs);
+    else if (on == ON_EPOLL && SETTINGS->epoll_ready && file)
+        polled.instance = AT(__u64, file + SETTINGS->file_private);
+    if (SETTINGS->sock_queue && (descriptor < 0 || polled.instance)) {
+        __u64 found = first_ready(bpf_get_current_task(), &polled, &descriptor);
+
+        file = found ? found : file;
+    }
+    wait->resource = resource_of(file, walk->user, walk->pid_tgid >> 32, descriptor);
+}
+
 /* Reports a sample to user space. */
-static __always_inline void put(const struct walk *walk, __u64 ts, __u64 off_ns, __u32 state, __u64 task)
+static __always_inline void put(const struct walk *walk, __u64 ts, __u64 off_ns, __u32 state, __u64 task, const struct wait *wait)
 {
     struct sample_event *event = 0;
 
@@ -759,11 +795,15 @@ static __always_inline void put(const struct walk *walk, __u64 ts, __u64 off_ns,
     event->program = walk->program;
     event->missed = walk->missed;
     event->state = state;
+    event->syscall = wait->syscall;
+    event->pad = 0;
+    event->resource = wait->resource;
     samples.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 }
 
 static __always_inline void record(int which)
 {
+    struct wait none = {.syscall = -1}, wait = none;
     int zero = 0;
     struct walk *walk = walks.lookup(&which);
     __u64 stack, task, *total;
@@ -787,9 +827,11 @@ static __always_inline void record(int which)
     }
     task = stack > SAMPLE_TORN ? task_of(walk) : 0;
     if (walk->off.queued)
-        put(walk, walk->began, walk->off.queued, SAMPLE_IN_QUEUE, task);
+        put(walk, walk->began, walk->off.queued, SAMPLE_IN_QUEUE, task, &none);
+    if (which == BACK && walk->off.waited && walk->off.state == SAMPLE_IN_BLOCKED)
+        find_wait(&wait, walk);
     if (walk->off.waited || !walk->off.queued)
-        put(walk, walk->began - walk->off.until, walk->off.waited, walk->off.state, task);
+        put(walk, walk->began - walk->off.until, walk->off.waited, walk->off.state, task, &wait);
     total = spent.lookup(&zero);
     if (total)
         *total += bpf_ktime_get_ns() - walk->began;

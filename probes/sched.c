@@ -7,8 +7,7 @@
 #include <uapi/linux/ptrace.h>
 #include "common.h"
 #include "processor.h"
-
-#define WAITS_ON 512 /* system calls with greater numbers wait for nothing that is known */
+#include "resource_settings.h"
 
 struct settings {
     __u32 follow;         /* children become traced processes */
@@ -29,14 +28,6 @@ struct settings {
     __u32 task_thread_pid; /* 0: this and the next two are not known */
     __u32 pid_level;      /* offsets in struct pid */
     __u32 pid_numbers;
-    __u32 resources_known; /* 0: none of the offsets below is */
-    __u32 task_files, files_table, table_size, table_files;
-    __u32 file_inode, file_path, file_private;
-    __u32 inode_mode, inode_super, inode_number, super_device, super_magic;
-    __u32 dentry_parent, dentry_name, mount_root, mount_itself, mount_parent, mount_point;
-    __u32 socket_sock, sock_type, sock_peer, sock_local6, sock_remote6;
-    __u32 unix_peer, unix_address, unix_length, unix_name; /* 0: the names of unix sockets are not known */
-    __u32 epoll_ready, item_link, item_file;  /* 0: nor what epoll found */
     __u32 quota_known;    /* 0: none of the offsets below is: record/scheduling/quota.py */
     __u32 task_queue;     /* offset in struct task_struct of the cfs_rq that it is on */
     __u32 queue_core;     /* offsets in struct cfs_rq: of its rq, of its group, */
@@ -46,10 +37,12 @@ struct settings {
     __u32 core_clock;     /* offsets in struct rq: of the clock of these, and of what is to be taken off that; 0: nothing */
     __u32 core_idle_ns;
     __u32 group_queues;   /* offset in struct task_group */
-    __u8 waits_on[WAITS_ON];                  /* by number of a system call: ON_* of resources.h */
+    RESOURCE_SETTINGS
 };
 LAYOUT(settings);
+#define MAY_NAME(user, ring, size) 1
 #include "resources.h"
+#include "descriptors.h"
 
 BPF_RINGBUF_OUTPUT(sched, RING_PAGES);
 LAYOUT(sched_event);
@@ -125,6 +118,52 @@ static __always_inline __u32 process_of(__u32 tid)
     struct traced *traced = threads.lookup(&tid);
 
     return traced ? traced->pid : 0;
+}
+
+/* thread id -> what it waits for, while that may be one of several descriptors */
+BPF_TABLE("lru_hash", __u32, struct polled, polls, 4096);
+
+/* What the current thread waits for, that leaves its core in system call `nr` with `first` as its first argument; 0: that is not known, or not yet. */
+static __always_inline __u64 resource_waited_for(__u32 pid, __u32 tid, __u64 nr, __u64 first, struct pt_regs *regs)
+{
+    struct polled polled = {};
+    __u64 file;
+    __s32 descriptor;
+    __u8 on;
+
+    if (!SETTINGS->resources_known || nr >= WAITS_ON)
+        return 0;
+    on = SETTINGS->waits_on[nr];
+    if (on == ON_NOTHING)
+        return 0;
+    descriptor = only_descriptor(on, first, regs);
+    if (descriptor < 0) {
+        if (SETTINGS->sock_queue) {
+            take_polled(&polled, on, first, regs);
+            polls.update(&tid, &polled);
+        }
+        return 0;
+    }
+    file = file_behind(bpf_get_current_task(), descriptor);
+    if (on == ON_EPOLL && SETTINGS->epoll_ready) {
+        polled.instance = file ? AT(__u64, file + SETTINGS->file_private) : 0;
+        polls.update(&tid, &polled);
+    }
+    return resource_of(file, 0, pid, descriptor);
+}
+
+/* Which of several descriptors is ready that a thread waits for, which is woken now; 0: none, or it waits for none of several. */
+static __always_inline __u64 resource_ready(__u32 pid, __u32 tid, __u64 task)
+{
+    struct polled *polled = polls.lookup(&tid);
+    __s32 descriptor = -1;
+    __u64 file;
+
+    if (!polled)
+        return 0;
+    file = first_ready(task, polled, &descriptor);
+    polls.delete(&tid);
+    return file ? resource_of(file, 0, pid, descriptor) : 0;
 }
 
 static __always_inline struct sched_event *reserve(__u32 pid, __u32 tid, __u32 kind, __u64 ts)
@@ -455,7 +494,7 @@ static __always_inline void waking(__u64 task, int waited)
 
     if (!traced)
         return;
-    resource = waited ? resource_ready(traced->pid, tid) : 0;
+    resource = waited && SETTINGS->resources_known ? resource_ready(traced->pid, tid, task) : 0;
     ts = bpf_ktime_get_ns();
     cpu = FIELD(task, SETTINGS->task_cpu);
     queue_left(traced, 0);

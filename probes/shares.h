@@ -7,10 +7,12 @@
 #define OF_SAMPLES 0
 #define OF_STACKS 1
 #define OF_TASKS 2
+#define OF_RESOURCES 3
+#define OF_PATHS 4
 #define RING_HEAD 8          /* bytes before a record */
 
 struct taken {
-    __u64 bytes[3]; /* of each ring, since user space emptied it and deleted this */
+    __u64 bytes[5]; /* of each ring, since user space emptied it and deleted this */
 };
 BPF_HASH(taken, __u32, struct taken, 4096); /* by user */
 

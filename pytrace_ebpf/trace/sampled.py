@@ -60,6 +60,8 @@ SAMPLES = Table(
             "asyncio's task that ran, as its get_name() has it; of a name of more than 96 bytes the beginning and '...'; null = none ran, or it is not known",
             nullable=True,
         ),
+        Column("syscall", "int32", "", "of one that was blocked: number of the system call that it was in; -1 none, or not known", absent=-1),
+        Column("resource_id", "int64", "", "and what it waited for there: joins resources; 0 not known", absent=0),
     ),
     counted="sample",
     timed=False,

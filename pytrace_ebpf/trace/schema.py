@@ -94,7 +94,7 @@ SCHED = Table(
         Column("other_pid", "int32", "", "process of other_tid; 0 unknown"),
         Column("other_tid", "int32", "", "in: thread that left the core; out: thread that got it; waking: waker, 0 a timer or a device; migrate: core it came from; fork: creator; 0 idle or none"),
         Column("holder_tid", "int32", "", "out: the thread that held the main interpreter's GIL at that moment, or the one that this one waits for, which may be this one; 0 nobody; -1 not known. Else -1", absent=-1),
-        Column("resource_id", "int64", "", "out: what it waits for behind a descriptor, in resources; waking, of a thread in epoll_wait: what that found to be ready first; 0 nothing, or not known", absent=0),
+        Column("resource_id", "int64", "", "out: what it waits for behind a descriptor, in resources; waking, of a thread in epoll_wait, poll or select: what was ready first; 0 nothing, or not known", absent=0),
     ),
     counted="sched",
 )
@@ -273,7 +273,7 @@ WAITS = Table(
         Column("kind", _DICTIONARY, "", "gil; without a GIL stop-the-world (until all threads, which one of them stops, have stopped or may go on) and object-lock (an object's own lock, as of a list or dict); lock (any other futex); sleep; io-read, io-write (by the system call: of a file, a pipe, a terminal, or a socket that is read like a file); net (calls only sockets have); poll (select, epoll); wait-child; page-fault; preempted (runnable all the time); other (see syscall; where that is null a new thread's wait for its first core, or not known)"),
         Column("syscall", _DICTIONARY, "", "name of the system call it was in; null for none, and for preempted", True),
         Column("lock_address", "int64", "", "gil, lock, object-lock: address of the futex, the same in all that wait for that lock of one process, but for the main interpreter's GIL, which is several; else null", True),
-        Column("resource_id", "int64", "", "what it waited for behind a descriptor, in resources: of epoll_wait what was ready first, else the epoll instance; of poll and select the descriptor where they were given one; null for none, and where it is not known", True),
+        Column("resource_id", "int64", "", "what it waited for behind a descriptor, in resources: of epoll_wait, poll and select what was ready first, else the epoll instance, or the descriptor where they were given one; null for none, and where it is not known", True),
         Column("waker_pid", "int32", "", "process of waker_tid", True),
         Column("waker_tid", "int32", "", "thread that made it runnable; preempted: that took its core; 0 none (a timer, a device, the idle thread) or not seen", True),
         Column("holder_tid", "int32", "", "gil: thread that held it when the wait began; 0 nobody; -1 not known, and for other kinds"),

@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 
 import pytrace_ebpf
+from pytrace_ebpf.analyze.samples.paths import segments
+from pytrace_ebpf.cli.main import main
 from tests.bpf.conftest import Recorder
 from tests.conftest import Python, Target
 
@@ -53,3 +55,22 @@ def test_what_a_thread_waited_for_before_it_was_traced(
     waits = waits_of(recorder.finish())
     first = waits.sort_values("start_ns").drop_duplicates("tid").set_index("tid")
     assert {tid: [first["kind_of_it"][int(tid)], first["name"][int(tid)]] for tid in known} == known and len(known) == 5
+
+
+def test_samples_name_what_the_program_knows(python: Python, run: Run, tmp_path: Path) -> None:
+    """999 times a second: each wait of 8 ms and more is sampled when it ends."""
+    told = tmp_path / "known.json"
+    directory, ended = run(python.command("resources", str(told), "1"), "-q", "--sample", "999")
+    assert ended.returncode == 0, ended.stderr
+    known: dict[str, list[str]] = json.loads(told.read_text())
+    trace = pytrace_ebpf.open(directory)
+    functions = trace.functions().set_index("func_id")["name"]
+    parts = [samples.merge(stacks, how="left", on="stack_id") for samples, stacks in segments(trace, native=False)]
+    samples = pd.concat(parts).merge(trace.resources(), how="left", on="resource_id", suffixes=("", "_of_it"))
+    samples = samples[(samples["off_ns"] >= AT_LEAST_NS) & (samples["state"] == 3) & samples["kind"].notna()]
+    samples["function"] = samples["func_id"].map(functions)
+    for function, name in known.items():
+        if function != "inherited":
+            mine = samples[samples["function"] == function]
+            assert mine[["kind", "name"]].drop_duplicates().values.tolist() == [name], function
+    assert main(["report", str(directory), "--by", "wait"]) == 0

@@ -94,6 +94,36 @@ def by_select(client):
     client.recv(1)
 
 
+def by_poll_of_several(client):
+    """The second of three is ready."""
+    others = [socket.socketpair() for _ in range(2)]
+    poll = select.poll()
+    for each in (others[0][0], asked(client), others[1][0]):
+        poll.register(each, select.POLLIN)
+    poll.poll(5000)
+    client.recv(1)
+    for each in (*others[0], *others[1]):
+        each.close()
+
+
+def by_select_of_several(client):
+    """The same, and one of them waits to be written to."""
+    full, other = socket.socketpair()
+    full.setblocking(False)
+    try:
+        while True:
+            full.send(b"x" * 4096)
+    except BlockingIOError:
+        pass
+    reading, writing = os.pipe()
+    select.select([reading, asked(client)], [full], [], 5)
+    client.recv(1)
+    for each in (full, other):
+        each.close()
+    os.close(reading)
+    os.close(writing)
+
+
 def by_epoll(client):
     """Among others, of which none is ready."""
     with select.epoll() as epoll:
@@ -154,6 +184,20 @@ def pair():
     thread.join()
     ours.close()
     theirs.close()
+
+
+def pipe_of_several():
+    """poll() of two pipes, as subprocess does for what a child says."""
+    ends = [os.pipe() for _ in range(2)]
+    known["pipe_of_several"] = ["pipe", ""]
+    poll = select.poll()
+    for reading, _ in ends:
+        poll.register(reading, select.POLLIN)
+    thread = later(os.write, ends[1][1], b"!")
+    poll.poll(5000)
+    thread.join()
+    for end in (*ends[0], *ends[1]):
+        os.close(end)
 
 
 def passed():
@@ -231,7 +275,7 @@ def locked():
 
 def main():
     client = connected(INET)
-    for each in (recv, read, recvmsg, readv, with_timeout, by_poll, by_select, by_epoll):
+    for each in (recv, read, recvmsg, readv, with_timeout, by_poll, by_select, by_poll_of_several, by_select_of_several, by_epoll):
         known[each.__name__] = ["tcp", end(INET.getsockname())]
         each(client)
     client.close()
@@ -244,11 +288,12 @@ def main():
         with connected(server) as client:
             known[each.__name__] = ["unix" if server.family == socket.AF_UNIX else "tcp", name]
             each(client)
-    for each in (accepted, datagram, pair, passed, pipe, fifo, full_pipe, inherited, locked):
+    for each in (accepted, datagram, pair, pipe_of_several, passed, pipe, fifo, full_pipe, inherited, locked):
         if each is not passed or hasattr(socket, "send_fds"):  # since 3.9
             each()
     with open(sys.argv[1], "w") as file:
         json.dump(known, file)
+    time.sleep(float(sys.argv[2]) if len(sys.argv) > 2 else 0)  # for who reads the names of its functions from outside
 
 
 main()

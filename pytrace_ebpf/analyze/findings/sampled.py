@@ -1,7 +1,7 @@
 """The findings of samples: what threads were at when they were looked at, by their stacks and the state that each sample says.
 
-No sample says for what or whom a thread waits. It says how: the outermost function below the program's own code that is known to wait for one kind of
-thing, such as libc's `recv`, names the rule.
+A sample says what is behind the descriptor that a thread waits for, and not for whom it waits. How it waits says the outermost function below the
+program's own code that is known to wait for one kind of thing: libc's `recv` names the rule.
 """
 
 from itertools import chain
@@ -16,6 +16,7 @@ from pytrace_ebpf.analyze.findings.rules import LOOK_UPS, PROCESSES, RULES, TO_D
 from pytrace_ebpf.analyze.findings.sentences import Found
 from pytrace_ebpf.analyze.findings.waited import FOR_OTHERS, WITHOUT_OTHERS, primitives
 from pytrace_ebpf.analyze.functions.own_code import NONE
+from pytrace_ebpf.analyze.samples.by_wait import by_wait
 from pytrace_ebpf.analyze.samples.errors import with_errors
 from pytrace_ebpf.analyze.samples.paths import NO_FRAMES, segments
 from pytrace_ebpf.analyze.samples.sampling import is_summed
@@ -39,6 +40,7 @@ _WAIT_IN = {
     _CLIENTS: ("accept", "accept4", "socket.accept"),
 }  # fmt: skip
 _HOW = ("", *_WAIT_IN)
+_OF_RESOURCES = ("peer", "tls", "fsync", "wait")
 _OF_KIND = {"sleep": "sleep", "lock": "lock", "net": "peer", "wait-child": "subprocess"}
 _CALL_OF_KIND = {"io-read": "read", "io-write": "write", "poll": "poll"}
 _WORDS = {rule.name: rule.waits for rule in RULES if rule.name != "wait"} | {
@@ -68,7 +70,10 @@ def sampled(trace: Any, period: int) -> Sampled:
     functions = trace.functions()
     nothing = pd.DataFrame(columns=[*KEY, *_SUMS]).astype(dict.fromkeys(("pid", "tid", "own_func_id", *_SUMS), "int64"))
     rows = added(chain([nothing], (summed(samples, Standing(stacks, functions)) for samples, stacks in segments(trace))), KEY, _SUMS)
-    return in_rows(rows, functions, period, is_summed(trace))
+    some = in_rows(rows, functions, period, is_summed(trace))
+    if len(trace.resources()):
+        _name_resources(some.found, by_wait(trace))
+    return some
 
 
 def summed(samples: pd.DataFrame, standing: "Standing") -> pd.DataFrame:
@@ -215,6 +220,21 @@ def _found(group: pd.DataFrame, state: str) -> Found:
     if found.on_loop and state == "blocked":
         found.rule, found.held, found.evidence = "event-loop", found.rule, "--by task"
     return found
+
+
+def _name_resources(found: list[Found], waits: pd.DataFrame) -> None:
+    """What is behind the descriptor for which most of a finding's time was waited in its function; `waits`: samples.by_wait's."""
+    waits = waits[waits["resource"].notna() & (waits["primitive_func_id"] < 0)]
+    for each in found:
+        by_resource = waits[waits["func_id"] == each.own].groupby(["resource", "syscall", "kind"])["total_ns"].sum()
+        if each.rule not in _OF_RESOURCES or not len(by_resource) or by_resource.max() < _MOSTLY * each.ns:
+            continue
+        each.resource, each.syscall, kind = by_resource.idxmax()
+        each.evidence = "--by wait"
+        if each.rule == "wait":
+            row = pd.DataFrame({"resource": [each.resource], "syscall": [each.syscall], "kind": [kind]})
+            each.rule = next((rule.name for rule in RULES if rule.name in ("peer", "file", "pipe") and rule.fits(row).all()), "wait")
+        each.words = next(rule.waits for rule in RULES if rule.name == each.rule) if each.rule != "wait" else each.words
 
 
 def _computed(own: pd.DataFrame, functions: pd.DataFrame) -> list[Found]:

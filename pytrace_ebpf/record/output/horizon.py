@@ -54,8 +54,8 @@ class Horizon:
         self._threads |= {(row["pid"], row["tid"]): row for row in rows["threads"]}
         for name, key in _NAMED.items():
             self._name(self._named[name], {row[key]: row for row in rows[name]})
-        if "sched" in tables:  # a connection that is used on, and was named long ago
-            used = pc.unique(tables["sched"]["resource_id"]).to_pylist()
+        for using in {"sched", "samples"} & tables.keys():  # a connection that is used on, and was named long ago
+            used = pc.unique(tables[using]["resource_id"]).to_pylist()
             self._name(self._named["resources"], {number: row for number in used if (row := self._named["resources"].get(number))})
         self._losses += rows["losses"]
         ended = [

@@ -229,4 +229,6 @@ def _columns(samples: np.ndarray, stack_id: np.ndarray) -> Columns:
         "missed": np.zeros(len(samples), np.int32),
         "state": samples["state"].astype(np.int8) - np.int8(1),
         "task": np.full(len(samples), None, object),
+        "syscall": np.full(len(samples), -1, np.int32),
+        "resource_id": np.zeros(len(samples), np.int64),
     }

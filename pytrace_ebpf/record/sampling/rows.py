@@ -19,4 +19,6 @@ def columns(samples: np.ndarray, stack_id: np.ndarray, tasks: np.ndarray) -> Col
         "opcode": np.where(samples["opcode"] > 255, -1, samples["opcode"].astype(np.int16)),
         "state": samples["state"].astype(np.int8) - np.int8(1),
         "task": tasks,
+        "syscall": samples["syscall"].astype(np.int32),
+        "resource_id": samples["resource"].astype(np.int64),
     }

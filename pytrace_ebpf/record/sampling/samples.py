@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -21,6 +20,7 @@ from pytrace_ebpf.record.kernel.btf import KernelTypes
 from pytrace_ebpf.record.kernel.map import possible_cpus
 from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.parsing.sandbox import native_parsers
+from pytrace_ebpf.record.process.opened import Descriptors
 from pytrace_ebpf.record.process.readings import Readings
 from pytrace_ebpf.record.process.shares import user_of
 from pytrace_ebpf.record.process.target import Target, living_threads
@@ -30,14 +30,16 @@ from pytrace_ebpf.record.sampling.clocks import Clocks, Returns
 from pytrace_ebpf.record.sampling.layouts import described
 from pytrace_ebpf.record.sampling.native import NativeCode
 from pytrace_ebpf.record.sampling.rows import columns
+from pytrace_ebpf.record.sampling.sampled import Away, Sampled
 from pytrace_ebpf.record.sampling.sampling_source import serves
 from pytrace_ebpf.record.sampling.stacks import FIRST_STACK, Program, Tree
 from pytrace_ebpf.record.sampling.stays import Stays
 from pytrace_ebpf.record.sampling.tasks import TaskNames
+from pytrace_ebpf.record.scheduling import resources
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
 
-_RINGS = {"samples": 1 << 20, "stacks": 8 << 20, "tasks": 1 << 20}
+_RINGS = {"samples": 1 << 20, "stacks": 8 << 20, "tasks": 1 << 20, "resources": 1 << 20, "paths": 1 << 20}
 # Code discarded before its name was read stays unnamed, so the rings are read often while that happens, while a program begins, and while much comes at all.
 _INTERVAL_S, _CALM_S, _BEGINS, _MUCH = 0.25, 1.0, 20, 4000  # new code objects a time; a quarter of the stacks that the ring holds
 _HASTE_S = 0.02  # while files are being read without which native frames are not known
@@ -45,7 +47,7 @@ _SETTLING_NS = 10_000_000  # younger samples go to the next segment, together wi
 # Where processes are of several users: for an answer; how long a sample may wait for its stack to be learned; for all that waits, at the end, and for what
 # ends then.
 _IN_TURN_S, _PATIENT_NS, _LAST_S, _LEAN_LAST_S, _ENDS_S = 3.0, 10 * 10**9, 10.0, 0.3, 0.3
-_NO_FRAMES, _TORN, _NO_OPCODE = 0, 1, 0xFFFF  # events.h
+_NO_FRAMES, _TORN = 0, 1  # events.h
 DRAWN = 2  # of the manifest's sampling.states: each part of an interval off the core is drawn by its own length
 _NATIVES = 2  # NATIVE of samples.c: a step
 _LASTING_NS = 10**9  # a thread that has been off the core for less comes back soon, and is sampled then
@@ -53,17 +55,6 @@ _LASTING_NS = 10**9  # a thread that has been off the core for less comes back s
 _FIRST_LOOK_NS, _LOOK_NS = 10**9, 5 * 10**9
 _OFF_PERIODS = 8  # of a service of some threads there are then half as many samples off the core as on it; to read them costs it more than 0.1 %
 NO_FRAMES, UNREAD = -1, -2  # of `samples.stack_id`
-
-
-@dataclass
-class _Sampled:
-    target: Target
-    number: int
-    holder: int  # address; 0 while it has no GIL
-    since_ns: int
-    tasks: RunningTasks | None  # None: it has none, as far as is known
-    user: int = 0
-    off_cpu: dict[int, tuple[int, int]] = field(default_factory=dict)  # by thread, since when it is off the core, and its stack
 
 
 class Samples(Recorder):
@@ -92,18 +83,19 @@ class Samples(Recorder):
             "task_run_delay": kernel.require("task_struct", "sched_info") + (run_delay or 0),
             "shared": recording.shares is not None,
             **{f"{ring}_room": size for ring, size in _RINGS.items()},
+            **resources.settings(kernel),
         }
         self._programs = Programs("samples.c", settings, {**_RINGS, "comings": max(possible_cpus()) + 1})
         self._event, self._frame = self._programs.dtype("sample_event"), self._programs.dtype("stack_event")["frames"].base
         self._samples = self._programs.ring("samples", self._event)
         self._stacks = self._programs.ring("stacks", self._programs.dtype("stack_event"))
         self._processes = self._programs.map("processes")
-        self._tasks = TaskNames(self._programs)
+        self._tasks, self._resources = TaskNames(self._programs), resources.Resources(self._programs)
         self._names, self._files = Readings(recording.shares, "names"), Readings(recording.shares, "files", native_parsers)
         self._native = NativeCode(self._programs, recording.functions, self._files)
         self._tasks_of: dict[int, RunningTasks] = {}  # by number, as they were found beside this
         self._layouts: dict[Layout, int] = {}
-        self._sampled: dict[int, _Sampled] = {}  # by pid
+        self._sampled: dict[int, Sampled] = {}  # by pid
         self._known: dict[int, Program] = {}  # by number
         self._numbers = 0
         self._waiting: list[np.ndarray] = []
@@ -186,7 +178,7 @@ class Samples(Recorder):
             program.may_have_tasks = False
             self._names.do(program.user, partial(self._find_tasks, target, number))
             tasks = self._tasks_of.pop(number, None)  # where it was found at once
-        self._sampled[target.pid] = _Sampled(target, number, holder, since_ns, tasks, program.user)
+        self._sampled[target.pid] = Sampled(target, number, holder, since_ns, tasks, program.user)
         of_tasks = (tasks.layout, tasks.current) if tasks else (layout, 0)
         with suppress(OSError):  # the map is full
             self._processes.set(target.pid, (*where, of_tasks[1], since_ns, gil, gil_end, self._layout(of_tasks[0]), number, program.user, 0))
@@ -210,7 +202,7 @@ class Samples(Recorder):
     # -- the samples ------------------------------------------------------------
 
     def drain(self) -> Rows:
-        """No rows: samples are kept until the segment is closed, and written together with their stacks."""
+        """Rows of `resources`; samples are kept until the segment is closed, and written together with their stacks."""
         self._look()
         unread = self._native.look({pid: (each.number, each.target, each.user) for pid, each in self._sampled.items()})
         self._drained_ns = time.monotonic_ns()
@@ -236,7 +228,7 @@ class Samples(Recorder):
         self.interval_s = _HASTE_S if unread else _INTERVAL_S if often else min(2 * self.interval_s, _CALM_S)
         if len(samples):
             self._waiting.append(samples)
-        return {}
+        return {"resources": self._resources.drain()}
 
     def _learn(self, program: Program, reported: np.ndarray) -> None:
         """Take in what was reported of a program, so much at a time that others get their turn."""
@@ -353,31 +345,31 @@ class Samples(Recorder):
         self._returns.close()
         self._stopped = True
 
-    def _still_away(self, pid: int, sampled: _Sampled, now: int, least_ns: int) -> np.ndarray:
+    def _still_away(self, pid: int, sampled: Sampled, now: int, least_ns: int) -> np.ndarray:
         """sample_event records of a process's threads that have been off the core for so long at `now`, drawn as samples.c does."""
         if not self._names.beside:
             self._look_away(pid, sampled, now, least_ns)
         rows = [
-            (now, pid << 32 | tid, stack, now - since, 0, 0, _NO_OPCODE, sampled.number, 0, self._stays.waits_in(tid, sampled.target))
-            for tid, (since, stack) in list(sampled.off_cpu.items())
-            if not self._names.beside or self._stays.since_ns(pid, tid, sampled.since_ns) == since
+            each.event(now, pid, tid, sampled.number, self._stays.state(tid, sampled.target))
+            for tid, each in list(sampled.off_cpu.items())
+            if not self._names.beside or self._stays.since_ns(pid, tid, sampled.since_ns) == each.since
         ]
         found = np.array(rows, self._event)
         return found[found["off_ns"] >= self._chance.random(len(found)) * self._off_period_ns]
 
-    def _look_away(self, pid: int, sampled: _Sampled, now: int, least_ns: int) -> None:
+    def _look_away(self, pid: int, sampled: Sampled, now: int, least_ns: int) -> None:
         """Find the threads of a process that have been off the core for so long at `now`, with their stacks. One is read once, as it stands still."""
         if pid not in self._sampled or self._known.get(sampled.number) is None:
             return
         left = {tid: self._stays.since_ns(pid, tid, sampled.since_ns) for tid in living_threads(pid)}
         left = {tid: since for tid, since in left.items() if since and now - since >= least_ns}
-        sampled.off_cpu = {tid: known for tid, known in sampled.off_cpu.items() if left.get(tid) == known[0]}
+        sampled.off_cpu = {tid: known for tid, known in sampled.off_cpu.items() if left.get(tid) == known.since}
         stacks = off_cpu.stacks_of(sampled.target, self._frame) if left.keys() - sampled.off_cpu.keys() else {}
-        program = self._known[sampled.number]
+        program, descriptors = self._known[sampled.number], Descriptors(sampled.target.process, sampled.target.memory)
         for tid in left.keys() - sampled.off_cpu.keys():
             stack = program.add(stacks[tid]) if tid in stacks else _NO_FRAMES
             if self._stays.since_ns(pid, tid, sampled.since_ns) == left[tid]:  # it stood still meanwhile
-                sampled.off_cpu[tid] = left[tid], stack
+                sampled.off_cpu[tid] = Away(left[tid], stack, self._stays.wait(tid, sampled.target, descriptors, self._resources))
 
     def _end_readings(self) -> None:
         """Read nothing more, also what is being read."""

@@ -7,7 +7,10 @@ from typing import Any
 from pytrace_ebpf.record.cpython.parking import FUTEX
 from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.process import stat
+from pytrace_ebpf.record.process.opened import Descriptors
 from pytrace_ebpf.record.process.target import Target
+from pytrace_ebpf.record.sampling.sampled import NO_WAIT
+from pytrace_ebpf.record.scheduling.resources import Resources
 
 _PLACES = 4096  # off_cpu.h
 _IN_QUEUE, _IN_GIL, _IN_BLOCKED = 2, 3, 4  # events.h, SAMPLE_*
@@ -28,7 +31,7 @@ class Stays:
         left = int(known["since"])
         return max(left, began_ns) if left else 0
 
-    def waits_in(self, tid: int, target: Target) -> int:
+    def state(self, tid: int, target: Target) -> int:
         """What a thread that is off the core is in, as SAMPLE_IN_* of events.h."""
         if not self._states:
             return 0
@@ -36,16 +39,29 @@ class Stays:
         if left is not None and left["runnable"]:
             return _IN_QUEUE
         first, end = target.gil_range()
-        with suppress(OSError, ValueError, IndexError):
-            call, address = Path(f"/proc/{target.pid}/task/{tid}/syscall").read_text().split()[:2]
-            if int(call) == FUTEX and first <= int(address, 16) < end:
-                return _IN_GIL
-        return _IN_BLOCKED
+        call, arguments = _system_call(target.pid, tid)
+        return _IN_GIL if call == FUTEX and first <= arguments[0] < end else _IN_BLOCKED
+
+    def wait(self, tid: int, target: Target, descriptors: Descriptors, resources: Resources) -> tuple[int, int, int]:
+        """The system call of a thread that is off the core, and what it waits for there, for Away; nothing of one that is not blocked."""
+        if self.state(tid, target) != _IN_BLOCKED:
+            return NO_WAIT
+        call, arguments = _system_call(target.pid, tid)
+        return call, 0, resources.meet(target.pid, descriptors, call, arguments)
 
     def _left(self, pid: int, tid: int) -> Any:
         """The thread's struct left, of off_cpu.h; None where it has none."""
         place = self._programs.map("places").get(tid % _PLACES)
         return place["left"] if place["thread"] == pid << 32 | tid else self._programs.map("away").get(tid)
+
+
+def _system_call(pid: int, tid: int) -> tuple[int, list[int]]:
+    """The number of the system call that a thread is in, and its six arguments; -1 and zeros where it is in none."""
+    with suppress(OSError, ValueError, IndexError):
+        words = Path(f"/proc/{pid}/task/{tid}/syscall").read_text().split()
+        if words[0] not in ("running", "-1"):
+            return int(words[0]), [int(word, 16) for word in words[1:7]]
+    return -1, [0] * 6
 
 
 def _runs(pid: int, tid: int) -> bool:

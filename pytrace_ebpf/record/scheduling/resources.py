@@ -55,7 +55,17 @@ _OF_UNIX = {
 }
 _OF_EPOLL = {"epoll_ready": ("eventpoll", "rdllist"), "item_link": ("epitem", "rdllink"), "item_file": ("epitem", "ffd")}
 
-_WAITS_ON = 512  # probes/sched.c
+_OF_SEVERAL = {
+    "sock_queue": ("sock", "sk_receive_queue"),
+    "sock_accepted": ("sock", "sk_ack_backlog"),
+    "sock_shut": ("sock", "sk_shutdown"),
+    "pipe_head": ("pipe_inode_info", "head"),
+    "pipe_tail": ("pipe_inode_info", "tail"),
+    "pipe_writers": ("pipe_inode_info", "writers"),
+}
+_OF_PEERS = {"peer_number": ("pid", "numbers")}
+
+_WAITS_ON = 512  # probes/resource_settings.h
 _WHOLE = 0x80000000  # PATH_WHOLE of probes/events.h
 _OF_MODE = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFCHR: "device", stat.S_IFBLK: "device", stat.S_IFIFO: "pipe"}
 _ADDRESSES = {socket.AF_INET: 4, socket.AF_INET6: 16}  # bytes
@@ -63,9 +73,9 @@ _OF_SOCKET = {int(socket.SOCK_STREAM): "tcp", int(socket.SOCK_DGRAM): "udp"}
 
 
 def settings(kernel: KernelTypes) -> dict[str, object]:
-    """Those of sched.c that probes/resources.h needs; `resources_known` is 0 where the kernel does not say enough."""
+    """Those of probes/resource_settings.h; `resources_known` is 0 where the kernel does not say enough."""
     offsets: dict[str, object] = {}
-    for group in (_NEEDED, _OF_UNIX, _OF_EPOLL):
+    for group in (_NEEDED, _OF_UNIX, _OF_EPOLL, _OF_SEVERAL, _OF_PEERS):
         found = {name: kernel.offset(*field) for name, field in group.items()}
         offsets |= dict.fromkeys(group, 0) if None in found.values() else found
     waits_on, call = np.zeros(_WAITS_ON, np.uint8), processors.here().call

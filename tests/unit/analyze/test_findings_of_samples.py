@@ -94,6 +94,28 @@ def test_a_rule_is_known_by_the_stack_and_the_state(rule: str, tmp_path: Path) -
     assert said in first["sentence"] and first["share"] == pytest.approx(3000 / 3030) and first["confidence"] == pytest.approx(1.0)
 
 
+RESOURCES: list[Row] = [
+    (51, "tcp", "10.0.0.5:5432", "10.0.0.7:40000", False, 7, 4, 0, 0, 0),
+    (52, "file", "/var/lib/app/log", "", False, 7, 5, 0, 0, 0),
+]
+NAMED: dict[str, tuple[Sequence[int], int, int, str, str]] = {
+    "a peer": ((MAIN, HANDLE, EVAL, RECV), 45, 51, "peer", "for postgres 10.0.0.5:5432 (recvfrom)."),
+    "a read of which the stack says nothing": ((MAIN, HANDLE, READ), 0, 51, "peer", "for postgres 10.0.0.5:5432 (read)."),
+    "a file": ((MAIN, HANDLE, READ), 0, 52, "file", "for /var/lib/app/log (read)."),
+    "a file that goes to its disk": ((MAIN, HANDLE, FSYNC), 74, 52, "fsync", "for the disk to have /var/lib/app/log (fsync)."),
+}
+
+
+@pytest.mark.parametrize("what", NAMED)
+def test_what_is_behind_the_descriptor_is_named(what: str, tmp_path: Path) -> None:
+    stack, call, resource, rule, said = NAMED[what]
+    samples = Samples().add(7, BLOCKED, 100, *stack, times=20)
+    samples.rows = [(*row, None, call, resource) for row in samples.rows]
+    samples.add(7, BLOCKED, 100, *stack, times=10)  # of these it is not known
+    found = samples.trace(tmp_path, resources=RESOURCES).findings().iloc[0]
+    assert found["rule"] == rule and found["command"].endswith(" --by wait") and said in found["sentence"], found["sentence"]
+
+
 IDLE: dict[str, Sequence[int]] = {
     "a thread of a pool": (BOOTSTRAP, WORKER, ACQUIRE),
     "a thread at its queue": (BOOTSTRAP, HANDLE, GET, WAIT, ACQUIRE),

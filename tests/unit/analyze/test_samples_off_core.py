@@ -121,7 +121,7 @@ def test_the_parts_are_what_drawn_samples_say_and_threads_have_them_with_errors(
     (thread,) = facts["rows"]
     assert parts(thread) == [2, 1, 4, 13] and thread["unknown_ns"] == 10 * MS and thread["samples"] == 6 and facts["wrong_sums"] == []
     assert thread["runq_wait_error_ns"] == round(np.sqrt(3 / 4) * PERIOD) and thread["on_cpu_error_ns"] > 0
-    for by in ("wait", "gil", "core"):
+    for by in ("gil", "core"):
         assert main(["report", str(trace.directory), "--by", by]) == 0
         assert "record with --sample --switches" in " ".join(capsys.readouterr().out.split())
     manifest["sampling"]["off_period_ns"] = 4 * PERIOD

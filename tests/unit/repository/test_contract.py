@@ -201,20 +201,22 @@ def test_frames_of_samples() -> None:
 
 def test_places_of_threads_that_are_sampled() -> None:
     assert numbers(PROBES / "off_cpu.h")["PLACES"] == stays._PLACES
-    (mix,) = re.findall(r"define MIX (0x\w+)ULL", text(PROBES / "sampled.h"))
+    (mix,) = re.findall(r"define MIX (0x\w+)ULL", text(PROBES / "common.h"))
     assert int(mix, 16) == lines._MIX
 
 
 def test_what_is_waited_for() -> None:
-    c = numbers(PROBES / "resources.h")
+    c = numbers(PROBES / "descriptors.h")
     calls = (ON_DESCRIPTOR, ON_EPOLL, ON_POLL, ON_SELECT)
     assert calls == (c["ON_DESCRIPTOR"], c["ON_EPOLL"], c["ON_POLL"], c["ON_SELECT"]) and c["ON_NOTHING"] == 0
-    assert numbers(PROBES / "sched.c")["WAITS_ON"] == resources._WAITS_ON > max(max(each.calls.values()) for each in processors.PROCESSORS.values())
-    assert c["LISTENING"] == resources.LISTENS
+    settings = PROBES / "resource_settings.h"
+    assert numbers(settings)["WAITS_ON"] == resources._WAITS_ON > max(max(each.calls.values()) for each in processors.PROCESSORS.values())
+    assert numbers(PROBES / "resources.h")["LISTENING"] == resources.LISTENS
     assert re.findall(r"define PATH_WHOLE (0x\w+)", text(PROBES / "events.h")) == [hex(resources._WHOLE)]
-    fields_of_c = set(re.findall(r"\b(\w+)[,;]", re.findall(r"__u32 resources_known.*?quota_known", text(PROBES / "sched.c"), re.DOTALL)[0]))
-    assert fields_of_c == {"resources_known", *resources._NEEDED, *resources._OF_UNIX, *resources._OF_EPOLL}
-    of_quota = set(re.findall(r"\b(\w+)[,;]", re.findall(r"__u32 quota_known.*?waits_on", text(PROBES / "sched.c"), re.DOTALL)[0]))
+    fields_of_c = set(re.findall(r"\b(\w+)[,;]", re.findall(r"__u32 resources_known.*?__u8", text(settings), re.DOTALL)[0]))
+    groups = (resources._NEEDED, resources._OF_UNIX, resources._OF_EPOLL, resources._OF_SEVERAL, resources._OF_PEERS)
+    assert fields_of_c == {"resources_known"}.union(*groups)
+    of_quota = set(re.findall(r"\b(\w+)[,;]", re.findall(r"__u32 quota_known.*?RESOURCE_SETTINGS", text(PROBES / "sched.c"), re.DOTALL)[0]))
     assert of_quota == set(quota._FIELDS)
 
 
@@ -237,6 +239,7 @@ def test_every_constant_that_c_and_python_share_is_checked() -> None:
         "LEFT_OUT",
         "NONE",
         "NOTHING",
+        "OF_RESOURCES",
         "OF_SAMPLES",
         "OUT",
         "PARTS",
