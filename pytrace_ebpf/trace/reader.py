@@ -268,7 +268,7 @@ class Trace(Logs, Deriving):
         return self._by_number(STATEMENTS, columns, [])
 
     def findings(self) -> pd.DataFrame:
-        """What the time of the threads that were at work goes to, the most time first: rule, share and ns, a sentence, function, file and line of the program's
+        """What the time of the threads that were at work goes to, the most time first: rule, share and ns, of and of_share, a sentence, function, file and line of the program's
         own code, resource, other, command, confidence and error_ns; the last row, of rule idle, what threads without work waited. docs/diagnosis.md has the rules.
 
         None of calls whose scheduling was not recorded.

@@ -16,6 +16,7 @@ from pytrace_ebpf.analyze.functions.own_code import NONE, by_own_code, own_calle
 from pytrace_ebpf.analyze.waits.locks import most_contended
 from pytrace_ebpf.analyze.waits.reasons import Part, reasons
 from pytrace_ebpf.analyze.waits.resources import for_work
+from pytrace_ebpf.derive.calls.entry_points import kinds
 from pytrace_ebpf.derive.calls.primitives import LIBRARY, among, main_wait
 from pytrace_ebpf.trace.libraries import in_library
 from pytrace_ebpf.trace.schema import CALLER
@@ -89,6 +90,8 @@ def before(trace: Any) -> None:
     """Derive the waits where the sentence needs them."""
     if trace.scheduling["source"] == "bpf" and few(trace):
         waits.before(trace)
+        if len(kinds(trace.functions())):
+            trace.whole.derive("requests")
 
 
 def few(trace: Any) -> bool:

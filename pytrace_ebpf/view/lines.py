@@ -3,16 +3,20 @@
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
 from pytrace_ebpf.analyze.functions.by_call_site import by_call_site
+from pytrace_ebpf.analyze.functions.collapsed import in_imports_alone
+from pytrace_ebpf.trace.states import SPLIT
 from pytrace_ebpf.view import exact_lines, sampled_lines, text
 from pytrace_ebpf.view.grid import NARROW, Listing
 from pytrace_ebpf.view.source_text import line_of, lines_of
 from pytrace_ebpf.view.states import figures, states_of, titles
 
+IMPORTS = "imports"
 _MOST_LINES = 10**6  # of a file that is one
 _NO_CALLS = "No function called another one."
 _NO_LINES = "The lines are not known: this trace does not have them, or the callers are left out."
@@ -26,7 +30,34 @@ def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.Dat
         table, more = sampled_lines.found_lines(trace, tree, facts)
     else:
         table, more = by_call_site(trace.call_sites(), trace.functions()), {}
+    if not facts.get("imports") and not facts.get("only"):
+        table = _imports_as_one(table, in_imports_alone(tree, trace.functions()))
+    if "call_line" in table:
+        table = table.sort_values("self_ns", ascending=False, kind="stable", ignore_index=True)
     return _by_total(table) if facts.get("sort") == "total" else table, more
+
+
+def _imports_as_one(table: pd.DataFrame, ids: "np.ndarray[Any, np.dtype[np.int64]]") -> pd.DataFrame:
+    """Rows, of which those of functions that imports alone call (`ids`) are one, the last, with their self times; of lines that call it is of nobody, since the
+    line of an import has all of it."""
+    calls = "call_line" in table
+    of_imports = table["caller_id" if calls else "func_id"].isin(ids)
+    if not of_imports.any():
+        return table
+    some = table[of_imports]
+    row = some.iloc[:1].copy()
+    for name in some.columns[[pd.api.types.is_numeric_dtype(some[name]) for name in some]]:
+        own = f"self_{name.removeprefix('total_')}" if not name.startswith("self_") and f"self_{name.removeprefix('total_')}" in some else name
+        errors = name.endswith("_error_ns")
+        row[name] = round(float((some[own].astype(float) ** 2).sum() ** 0.5)) if errors else some[own].sum(min_count=1)
+    if calls:  # of self times it is not known how they split
+        row = row.assign(**{name: pd.array([pd.NA], "Int64") for name in SPLIT}, unknown_ns=row["self_ns"])
+    names = {"func_id": -1, "caller_id": -1, "call_line": pd.NA, "line": -1, "first_line": -1, "caller_first_line": -1, "qualname": IMPORTS, "file": "", "module": "",
+             "caller_qualname": None, "caller_file": None}  # fmt: skip
+    for name, value in names.items():
+        if name in row:
+            row[name] = pd.Series([value], row.index).astype(table[name].dtype if not isinstance(value, str) else object)
+    return pd.concat([table[~of_imports], row.astype(table.dtypes.to_dict() | {"qualname": object})], ignore_index=True)
 
 
 def _by_total(table: pd.DataFrame) -> pd.DataFrame:
@@ -39,6 +70,11 @@ def _by_total(table: pd.DataFrame) -> pd.DataFrame:
 
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     """The rows of found(), by function."""
+    shown = _report(facts, table, width, ascii_only, top)
+    return [*shown, Text(), Text("--imports shows what imports call.", "dim")] if table["qualname"].eq(IMPORTS).any() else shown
+
+
+def _report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     if "hits" in table:
         return exact_lines.report(facts, table, width, ascii_only, top)
     if "call_line" not in table:

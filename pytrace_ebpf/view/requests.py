@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Sequence
 from functools import partial
+from pathlib import PurePath
 from typing import Any
 
 import pandas as pd
@@ -25,6 +26,7 @@ _MORE = 0.15  # of their time: by so much the slowest differ from all
 _LITTLE = 0.02  # of a request's time: a call that took no longer is not shown
 _MOST_LINES = 25  # of a request's calls
 _STATEMENT = 160  # cells of one in a sentence
+_MOSTLY = 0.5
 _WORTH = 0.1  # of a request's time: a wait that is worth a sentence
 _DOING = {"on_cpu_ns": "on a core", "runq_wait_ns": "in the run queue", "gil_wait_ns": "waiting for the GIL", "blocked_ns": "blocked", "awaited_ns": "suspended"}  # fmt: skip
 _WAITING = {**WAITING, "gil": "waiting for the GIL", RUN_QUEUE: "in the run queue"}
@@ -59,6 +61,7 @@ def _slow(trace: Any, request: dict[str, Any], functions: pd.DataFrame) -> dict[
         **about,
         "after_ns": request["start_ns"] - trace.whole.start_ns,
         "awaited": awaited,
+        "held": plain(named(one.held.head(3), functions)),
         "waits": plain(named(one.waits.head(5), functions)),
         "asked": plain(named(one.asked.head(5).rename(columns={"own_func_id": "func_id"}), functions)),
         "calls": plain(named(one.tree, functions)),
@@ -144,7 +147,12 @@ def _why(request: dict[str, Any]) -> list[str]:
     if parts:
         said.append(", ".join(parts) + ".")
     awaited = request["awaited"]
-    if awaited["ns"] >= _WORTH * whole:
+    culprit = next((row for row in request["held"] if row["ns"] >= _WORTH * whole), None)
+    if culprit:
+        how = "computing" if culprit["on_cpu_ns"] >= _MOSTLY * culprit["ns"] else "blocked"
+        held = f"`{text.clean(culprit['qualname'])}` ({text.clean(PurePath(culprit['file']).name)}:{culprit['first_line']}) held the event loop"
+        said.append(f"Suspended {text.duration(request['awaited_ns'])}: {held} for {text.duration(culprit['ns'])} of that, {how}.")
+    if awaited["ns"] >= _WORTH * whole and (not culprit or culprit["ns"] < _MOSTLY * awaited["ns"]):
         through = " > ".join(f"`{text.clean(name)}`" for name in awaited["qualnames"])
         said.append(f"Suspended {text.duration(awaited['ns'])} in {through}, which it awaited.")
     for wait in request["waits"][:2]:

@@ -4,10 +4,12 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from rich.console import RenderableType
 from rich.text import Text
 
+from pytrace_ebpf.analyze.functions.collapsed import in_imports_alone
 from pytrace_ebpf.analyze.waits.by_wait import QUOTA, WAITS, by_wait
 from pytrace_ebpf.analyze.waits.rivals import main_rivals
 from pytrace_ebpf.trace.schema import OF_THE_INTERPRETER
@@ -17,6 +19,7 @@ from pytrace_ebpf.view.names import PLACE, in_full, named
 from pytrace_ebpf.view.only import Only, only
 from pytrace_ebpf.view.states import samples_tell, unrecorded
 
+IMPORTS = "imports"  # the kind of waits in functions that imports alone call
 _MANY = 0.25  # of the time: who is there for less of it is one of many
 
 
@@ -30,13 +33,15 @@ def _sampled(facts: dict[str, Any]) -> bool:
     return samples_tell(facts) and facts["scheduling"]["source"] is None
 
 
-def found(trace: Any, _calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
+def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.waits.by_wait's rows of a Trace with the names of their functions. Of samples alone sampled_waits.found's."""
     if _sampled(facts):
         return sampled_waits.found(trace)
     parts = trace.waits_by_part((*WAITS, "own_func_id"))
     if chosen := only(facts.get("only"), "wait"):
         parts = _narrowed(trace, parts, chosen)
+    elif not facts.get("imports") and len(ids := in_imports_alone(tree if "node_id" in tree else trace.tree(), trace.functions())):
+        parts = (_with_imports_as_one(part, ids) for part in parts)
     rivals = partial(main_rivals, trace) if trace.rivals_known else None
     table = by_wait(parts, trace.whole.threads(), trace.neighbours(), trace.resources(), rivals)
     functions = trace.functions()
@@ -45,6 +50,23 @@ def found(trace: Any, _calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.D
     names = in_full(functions, *primitives)
     called = {f"{side}primitive": own.map(names) for side, own in zip(("", "partner_"), primitives, strict=True)}
     return table.assign(**called), {}
+
+
+def _with_imports_as_one(part: pd.DataFrame, ids: "np.ndarray[Any, np.dtype[np.int64]]") -> pd.DataFrame:
+    """Waits, of which those in functions that imports alone call (`ids`) are of one kind, and of nobody."""
+    in_imports = part["func_id"].isin(ids)
+    out = part.assign(kind=part["kind"].astype("object").mask(in_imports & (part["kind"] != "preempted"), IMPORTS))
+    of_it = out["kind"] == IMPORTS
+    nobody = dict.fromkeys(
+        ("func_id", "primitive_func_id", "caller_func_id", "holder_func_id", "waker_caller_func_id", "waker_primitive_func_id"), -1
+    )
+    nothing = {"syscall": None, "lock_address": pd.NA, "resource_id": 0, **nobody}
+    return out.assign(
+        **{
+            name: out[name].astype("object").mask(of_it, value).astype("object" if name == "syscall" else out[name].dtype)
+            for name, value in nothing.items()
+        }
+    )
 
 
 def _narrowed(trace: Any, parts: Iterable[pd.DataFrame], chosen: Only) -> Iterator[pd.DataFrame]:
@@ -81,6 +103,8 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
 
 
 def _where(row: dict[str, Any], width: int) -> Text:
+    if row["kind"] == IMPORTS:
+        return Text("(--imports shows what they call)", "dim")
     if not text.known(row["qualname"]):
         return Text("(no Python call)", "dim")
     return text.function(row["qualname"], row["file"], row["first_line"], width)

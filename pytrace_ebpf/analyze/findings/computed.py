@@ -10,7 +10,7 @@ from pytrace_ebpf.analyze.findings.contexts import Contexts, Ints
 from pytrace_ebpf.analyze.functions.own_code import NONE
 from pytrace_ebpf.trace.frames import values_and_mask
 
-OF_IMPORTS = ("importlib._bootstrap", "importlib", "<import>", "_frozen_importlib")
+OF_IMPORTS = ("importlib._bootstrap", "<frozen importlib._bootstrap>", "importlib", "<import>", "_frozen_importlib")
 _GENERATES = 0x20 | 0x80 | 0x200  # co_flags of what is resumed: its calls are no calls of its caller's
 _LEVELS = 3
 
@@ -25,19 +25,20 @@ class Many(NamedTuple):
     share: float
 
 
-def computed(at: Contexts) -> pd.DataFrame:
-    """One row per function of own code and what it called (called_func_id, -1 itself): on_cpu_ns, runq_ns, on_loop."""
+def computed(at: Contexts, endpoint: Ints) -> pd.DataFrame:
+    """One row per function of own code, what it called (called_func_id, -1 itself) and endpoint (by row of the tree): on_cpu_ns, runq_ns, on_loop."""
     rows = pd.DataFrame(
         {
             "own_func_id": at.own_function,
             "called_func_id": at.called,
+            "endpoint": endpoint,
             "on_loop": at.on_loop,
             "on_cpu_ns": values_and_mask(at.tree["self_on_cpu_ns"])[0],
             "runq_ns": values_and_mask(at.tree["self_runq_wait_ns"])[0],
         }
     )
     rows = rows[(rows["own_func_id"] >= 0) & (at.tree["depth"].to_numpy() >= 0)]
-    return rows.groupby(["own_func_id", "called_func_id"], as_index=False).agg({"on_loop": "max", "on_cpu_ns": "sum", "runq_ns": "sum"})
+    return rows.groupby(["own_func_id", "called_func_id", "endpoint"], as_index=False).agg({"on_loop": "max", "on_cpu_ns": "sum", "runq_ns": "sum"})
 
 
 def at_work_ns(at: Contexts) -> int:

@@ -9,6 +9,7 @@ from pytrace_ebpf.analyze.findings import sentences
 from pytrace_ebpf.analyze.findings.asked import Asked
 from pytrace_ebpf.analyze.findings.computed import OF_IMPORTS, at_work_ns, computed, many_calls
 from pytrace_ebpf.analyze.findings.contexts import Contexts, contexts
+from pytrace_ebpf.analyze.findings.requests import Requests
 from pytrace_ebpf.analyze.findings.rules import RULES, classified
 from pytrace_ebpf.analyze.findings.sentences import Found, Names
 from pytrace_ebpf.analyze.findings.waited import SMALL_NS, Waited, waited
@@ -16,7 +17,7 @@ from pytrace_ebpf.analyze.functions.own_code import NONE
 from pytrace_ebpf.analyze.samples.sampling import period_of
 from pytrace_ebpf.analyze.waits.rivals import rivals
 
-COLUMNS = ["rule", "share", "ns", "sentence", "function", "file", "line", "resource", "other", "command", "confidence", "error_ns"]
+COLUMNS = ["rule", "share", "ns", "of", "of_share", "sentence", "function", "file", "line", "resource", "other", "command", "confidence", "error_ns"]
 IDLE = "idle"
 _PEER = "peer"
 _LEAST = 0.02  # of the time at work
@@ -29,7 +30,8 @@ _HELD = {"gil": 0, "object-lock": 0, "memory": 0}  # what an event loop's thread
 def findings(trace: Any, least: float = _LEAST) -> pd.DataFrame:
     """One row per finding of a pytrace_ebpf Trace with calls and scheduling, the most time first; then, of rule `idle`, what threads without work waited.
 
-    Columns: rule; share (float, of the time that threads were at work: in calls, and not waiting for work; of idle null) and ns; sentence, which says it in
+    Columns: rule; share (float, of the time that threads were at work: in calls, and not waiting for work; of idle null) and ns; of (of which requests the
+    sentence says it, null: of the time at work) and of_share, the share of that; sentence, which says it in
     English, names made printable; function (qualified name), file and line (Int64) of the program's own code, null where it is of no one place; resource and
     other, what was waited for and which function had it, null for none; command, which shows what it is made of; confidence (float), the chance that
     it truly is more than half as much, and error_ns (Int64), one standard error, both null where nothing is sampled.
@@ -42,7 +44,7 @@ def findings(trace: Any, least: float = _LEAST) -> pd.DataFrame:
         trace.whole.derive("waits")
         rows = _rows(trace, least)
     table = pd.DataFrame(rows, columns=COLUMNS)
-    return table.astype({"share": "Float64", "ns": "int64", "line": "Int64", "confidence": "Float64", "error_ns": "Int64"})
+    return table.astype({"share": "Float64", "of_share": "Float64", "ns": "int64", "line": "Int64", "confidence": "Float64", "error_ns": "Int64"})
 
 
 def _of_samples(trace: Any, period: int, least: float) -> list[dict[str, Any]]:
@@ -54,11 +56,14 @@ def _of_samples(trace: Any, period: int, least: float) -> list[dict[str, Any]]:
 
 def _rows(trace: Any, least: float) -> list[dict[str, Any]]:
     at = contexts(trace.tree(), trace.functions())
-    waits = waited(trace, at)
+    requests = Requests(trace)
+    waits = waited(trace, at, requests)
+    rows = computed(at, requests.of_tree(at))
     idle_ns = int(waits.idle["ns"].sum())
     of_ns = at_work_ns(at) - idle_ns
     names = Names(trace.functions(), trace.call_sites)
-    found = [*_of_waits(at, waits, names, Asked(trace)), *_of_cores(trace, at, waits, max(least, _LEAST) * of_ns), *_of_computing(at)]
+    found = [*_of_waits(at, waits, names, requests, Asked(trace)), *_of_cores(trace, rows, waits, requests, max(least, _LEAST) * of_ns)]
+    found += _of_computing(at, rows, requests)
     found = [replace(each, evidence="--by client") if each.asked else each for each in found]
     return _said(trace, found, least, of_ns, idle_ns, _idle(at, waits))
 
@@ -80,6 +85,8 @@ def _row(trace: Any, names: Names, found: Found, of_ns: int) -> dict[str, Any]:
         "rule": found.rule,
         "share": found.ns / of_ns,
         "ns": found.ns,
+        "of": sentences.whose(found.of, names).replace("`", "") if found.of else None,
+        "of_share": found.share(of_ns),
         "sentence": sentences.sentence(found, names, of_ns),
         "function": function.get("qualname"),
         "file": function.get("file"),
@@ -92,7 +99,7 @@ def _row(trace: Any, names: Names, found: Found, of_ns: int) -> dict[str, Any]:
     }
 
 
-def _of_waits(at: Contexts, waits: Waited, names: Names, asked: Asked) -> list[Found]:
+def _of_waits(at: Contexts, waits: Waited, names: Names, requests: Requests, asked: Asked) -> list[Found]:
     rows = waits.rows.assign(
         called=names.of(waits.rows["own_called_func_id"], "name"), called_module=names.of(waits.rows["own_called_func_id"], "module")
     )
@@ -102,12 +109,13 @@ def _of_waits(at: Contexts, waits: Waited, names: Names, asked: Asked) -> list[F
         own = rows[number == at_rule]
         whole = ("pid",) if rule.name == "gil" else ("own_func_id", "on_loop", *rule.by)  # each process has one
         for _, group in own.groupby(list(whole), dropna=False):
-            found = _found(at, waits, rule.name, rule.evidence, rule.waits, group)
+            found = _found(waits, rule.name, rule.evidence, rule.waits, group)
+            found.of = requests.of(group["ns"], group["endpoint"])
             out += _small_calls(at, found, asked) if _PEER in (found.rule, found.held) else [found]
     return out
 
 
-def _found(at: Contexts, waits: Waited, rule: str, evidence: str, words: str, group: pd.DataFrame) -> Found:
+def _found(waits: Waited, rule: str, evidence: str, words: str, group: pd.DataFrame) -> Found:
     """What one group of waits is."""
     first = group.loc[group["ns"].idxmax()]
     by_line = group.groupby(["own_func_id", "own_line", "own_called_func_id"])["ns"].sum()
@@ -170,18 +178,18 @@ def _while_held(locks: pd.DataFrame, found: Found) -> dict[str, Any]:
     return {name: None if pd.isna(value) else value for name, value in rows.iloc[0][["kind", "syscall", "resource"]].items()}
 
 
-def _of_cores(trace: Any, at: Contexts, waits: Waited, least_ns: float) -> list[Found]:
+def _of_cores(trace: Any, rows: pd.DataFrame, waits: Waited, requests: Requests, least_ns: float) -> list[Found]:
     """Threads of own code that had no core, and who had it; apart from that the time in which their control group had no CPU quota left.
 
     Who had it is looked up where that is a finding: it takes a pass over all switches.
     """
-    rows = computed(at)
     takers = waits.takers[waits.takers["own_func_id"] >= 0]
     out = []
     for rule, column, some in (("cores", "runq_ns", rows), ("cpu-quota", "throttled_ns", takers)):
         by_own = some.groupby("own_func_id")[column].sum()
         if ns := int(by_own.sum()):
             out.append(Found(rule=rule, ns=ns, own=int(by_own.idxmax()), evidence="--by core", whole_in_own=by_own.max() / ns))
+            out[-1].of = requests.of(some[column], some["endpoint"])
     for found in out[:1]:
         without = found.ns
         found.ns -= sum(quota.ns for quota in out[1:])
@@ -206,21 +214,23 @@ def _who_had_cores(trace: Any, takers: pd.DataFrame, ns: int) -> dict[str, Any]:
     return {"ours": ours / taken, "name": others.idxmax() if len(others) else None}
 
 
-def _of_computing(at: Contexts) -> list[Found]:
-    rows = computed(at)
+def _of_computing(at: Contexts, rows: pd.DataFrame, requests: Requests) -> list[Found]:
     modules = at.functions.set_index("func_id")["module"]
     out = []
     for imports, some in rows.groupby(rows["called_func_id"].map(modules).isin(OF_IMPORTS)):
         if imports:
             by_own = some.groupby("own_func_id")["on_cpu_ns"].sum()
             ns, own = int(by_own.sum()), int(by_own.idxmax())
-            out += [Found(rule="imports", ns=ns, own=own, evidence="--by function --imports", whole_in_own=by_own.max() / ns)] if ns else []
+            of = requests.of(some["on_cpu_ns"], some["endpoint"])
+            out += [Found(rule="imports", ns=ns, own=own, evidence="--by function --imports", whole_in_own=by_own.max() / ns, of=of)] if ns else []
             continue
         for own, group in some.groupby("own_func_id"):
-            top = group.loc[group["on_cpu_ns"].idxmax()]
-            ns = int(group["on_cpu_ns"].sum())
-            called = int(top["called_func_id"]) if top["on_cpu_ns"] >= _MOSTLY * ns else NONE
-            out.append(Found(rule="computes", ns=ns, own=int(own), called=called, evidence="--by function", on_loop=bool(group["on_loop"].any())))
+            by_called = group.groupby("called_func_id")["on_cpu_ns"].sum()
+            ns, of = int(by_called.sum()), requests.of(group["on_cpu_ns"], group["endpoint"])
+            called = int(by_called.idxmax()) if by_called.max() >= _MOSTLY * ns else NONE
+            out.append(
+                Found(rule="computes", ns=ns, own=int(own), called=called, evidence="--by function", on_loop=bool(group["on_loop"].any()), of=of)
+            )
     return out
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from pytrace_ebpf.analyze.findings.requests import Of
 from pytrace_ebpf.analyze.findings.waited import NOBODY
 from pytrace_ebpf.analyze.functions.own_code import NONE
 from pytrace_ebpf.formatting import clean, duration, percent
@@ -44,8 +45,13 @@ class Found:
     each: float = 0.0  # calls of `called` in each of `own`
     on_loop: bool = False
     meanwhile: Mapping[str, Any] = field(default_factory=dict)
+    of: Of | None = None  # of which requests it is said to be a share; None: of all time at work
     square: float = 0.0  # of samples: the variance of ns, as far as it comes from those off the core
     error_ns: int | None = None  # one standard error; None where nothing is sampled
+
+    def share(self, of_ns: int) -> float:
+        """Of the time of its requests, or of `of_ns` where it is of none."""
+        return min(1.0, self.ns * self.of.part / self.of.ns) if self.of else self.ns / of_ns
 
     @property
     def confidence(self) -> float | None:
@@ -94,10 +100,16 @@ class Names:
         return f"{self.name(func_id)} ({clean(PurePath(str(row.get('file'))).name)}:{line or row.get('first_line')})"
 
 
+def whose(of: Of, names: Names) -> str:
+    """Which requests."""
+    return plural(of.requests, "request") + (f" of {names.name(of.endpoint)}" if of.endpoint >= 0 else "")
+
+
 def sentence(found: Found, names: Names, of_ns: int) -> str:
     """It, with its share of `of_ns`."""
     error = f" ± {percent(found.error_ns, of_ns)}" if found.error_ns else ""
-    much = f"{percent(found.ns, of_ns)}{error} of the time, {duration(found.ns)}"
+    of = f" of {whose(found.of, names)}" if found.of else ""
+    much = f"{percent(found.share(of_ns), 1)}{error} of the time{of}, {duration(found.ns)}"
     own = names.at(found.own, names.line(found))
     if found.rule in ("computes", "imports"):
         return _computes(found, names, own, much)

@@ -8,6 +8,7 @@ import pandas as pd
 
 from pytrace_ebpf.analyze.findings.contexts import PLACE, Contexts
 from pytrace_ebpf.analyze.findings.locks import Locks
+from pytrace_ebpf.analyze.findings.requests import Requests
 from pytrace_ebpf.analyze.waits.resources import labels, of_clients, sends
 from pytrace_ebpf.analyze.waits.whole import whole_waits
 from pytrace_ebpf.derive.added import Added
@@ -19,10 +20,10 @@ COLUMNS = (
     "slices", "func_id", "primitive_func_id", *(f"{whose}own_func_id" for whose in ("", "holder_", "waker_")), "own_line", "own_called_func_id",
 )  # fmt: skip
 KEY = [
-    "pid", "own_func_id", "own_line", "own_called_func_id", "on_loop", "kind", "syscall", "resource", "primitive_func_id", "other_func_id", "shakes_hands",
+    "pid", "own_func_id", "own_line", "own_called_func_id", "on_loop", "kind", "syscall", "resource", "primitive_func_id", "other_func_id", "shakes_hands", "endpoint",
 ]  # fmt: skip
 _PAIR = ["pid", "own_func_id", "primitive_func_id", "tid", "waker_tid"]
-_TAKER = ["own_func_id", "waker_pid", "waker_tid"]
+_TAKER = ["own_func_id", "waker_pid", "waker_tid", "endpoint"]
 _THREAD = ["pid", "tid"]
 NOBODY = -2
 _HANDSHAKE = "do_handshake"  # of TLS, in ssl and what is like it
@@ -53,8 +54,8 @@ class Waited:
     locks: pd.DataFrame
 
 
-def waited(trace: Any, at: Contexts) -> Waited:
-    """Of a pytrace_ebpf Trace and the contexts of its tree. Memory is bounded by the different waits, and by what Locks keeps."""
+def waited(trace: Any, at: Contexts, requests: Requests) -> Waited:
+    """Of a pytrace_ebpf Trace, the contexts of its tree and its requests. Memory is bounded by the different waits, and by what Locks keeps."""
     resources, threads = trace.resources(), trace.threads()
     called, clients = labels(resources), of_clients(resources)["resource_id"]
     handshakes = at.functions.loc[at.functions["name"] == _HANDSHAKE, "func_id"]
@@ -68,6 +69,7 @@ def waited(trace: Any, at: Contexts) -> Waited:
     )
     for part in whole_waits(trace.waits_by_part(COLUMNS)):
         some = _named(part[(part["call_id"] >= 0) & ~part["tid"].isin(ours)], at, called, handshakes)
+        some["endpoint"] = requests.of_moments(*(some[name].to_numpy(np.int64) for name in ("pid", "tid", "start_ns")))
         locks.add(some)
         preempted = some["kind"] == "preempted"
         takers.add(some[preempted | (some["throttled_ns"] > 0)])

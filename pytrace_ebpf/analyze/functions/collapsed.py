@@ -8,7 +8,7 @@ from pytrace_ebpf.analyze.functions.own_code import nearest_own
 from pytrace_ebpf.derive.calls.nesting import levels
 from pytrace_ebpf.trace.states import SPLIT
 
-_MACHINERY, _ENTRY = "importlib._bootstrap", "_find_and_load"
+_MACHINERY, _ENTRY = ("importlib._bootstrap", "<frozen importlib._bootstrap>"), "_find_and_load"
 _BODY = "<module>"
 MODULE_OF_IMPORTS = "<import>"
 """Module of what imports are."""
@@ -21,17 +21,11 @@ Ints = npt.NDArray[np.int64]
 def imports_as_one(tree: pd.DataFrame, functions: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Of `tree` (schema.TREE) the rows with all that is called in an import as a call of one function, "imports (12 modules)"; and `functions` with that one.
 
-    parent_id says nothing any more. Where nothing was imported both are as they were.
+    node_id and parent_id stay. Where nothing was imported both are as they were.
     """
-    begins = ((functions["module"] == _MACHINERY) & (functions["name"] == _ENTRY)) | (functions["function_layer"] == "import")
-    function, parent = (tree[name].to_numpy(np.int64) for name in ("func_id", "parent_id"))
-    starts = np.isin(function, functions.loc[begins, "func_id"]) & (tree["depth"].to_numpy() >= 0)
-    if not starts.any():
+    into, function = _imports(tree, functions), tree["func_id"].to_numpy(np.int64)
+    if not (into >= 0).any():
         return tree, functions
-    into = np.where(starts, np.arange(len(tree)), _NONE)
-    for here in levels(tree["depth"].to_numpy(np.int64)):
-        above = np.where(parent[here] >= 0, into[parent[here]], _NONE)
-        into[here] = np.where(above >= 0, above, into[here])
     bodies = functions.loc[functions["name"] == _BODY, "func_id"]
     modules = len(np.unique(function[(into >= 0) & np.isin(function, bodies)]))
     number = int(functions["func_id"].max()) + 1
@@ -44,6 +38,25 @@ def imports_as_one(tree: pd.DataFrame, functions: pd.DataFrame) -> tuple[pd.Data
     out.loc[folded, "func_id"] = number
     out.loc[folded, ["outermost", "outermost_of_module"]] = True
     return out.reset_index(drop=True), pd.concat([functions, row], ignore_index=True)
+
+
+def in_imports_alone(tree: pd.DataFrame, functions: pd.DataFrame) -> Ints:
+    """The func_ids of functions that were called in imports and nowhere else."""
+    into, function = _imports(tree, functions), tree["func_id"].to_numpy(np.int64)
+    return np.setdiff1d(function[into >= 0], function[into < 0])
+
+
+def _imports(tree: pd.DataFrame, functions: pd.DataFrame) -> Ints:
+    """Of each row of `tree` the place of the row of the outermost import that it is or is called in; -1 for none."""
+    begins = (functions["module"].isin(_MACHINERY) & (functions["name"] == _ENTRY)) | (functions["function_layer"] == "import")
+    function, parent = (tree[name].to_numpy(np.int64) for name in ("func_id", "parent_id"))
+    starts = np.isin(function, functions.loc[begins, "func_id"]) & (tree["depth"].to_numpy() >= 0)
+    into = np.where(starts, np.arange(len(tree)), _NONE)
+    if starts.any():
+        for here in levels(tree["depth"].to_numpy(np.int64)):
+            above = np.where(parent[here] >= 0, into[parent[here]], _NONE)
+            into[here] = np.where(above >= 0, above, into[here])
+    return into
 
 
 def into_own_code(tree: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:

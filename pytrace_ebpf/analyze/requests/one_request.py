@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from pytrace_ebpf.analyze.clients.by_client import by_client
 from pytrace_ebpf.derive import streams
-from pytrace_ebpf.derive.calls.nesting import levels
+from pytrace_ebpf.derive.calls.nesting import above, levels
+from pytrace_ebpf.derive.calls.own_code import own
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.reader import Trace
@@ -21,6 +22,9 @@ from pytrace_ebpf.trace.states import BY_NAME, SPLIT
 TIMES = ("total_ns", *SPLIT, "self_ns", *(f"self_{name}" for name in SPLIT))
 _CALL = ("call_id", "parent_id", "func_id", "depth", "wall_ns", *SPLIT, "self_wall_ns", *(f"self_{name}" for name in SPLIT))
 _WAIT = ("func_id", "kind", "syscall", "start_ns", "blocked_until_ns", "end_ns")
+HELD = ("func_id", "ns", "on_cpu_ns")
+_HELD_CALL = ("call_id", "last_descendant_id", "func_id", "start_ns", "end_ns", "on_cpu_ns")
+_HELD_NS = 1_000_000  # of a call: a shorter one holds nobody up
 RUN_QUEUE = BY_NAME["runq_wait"].label  # the kind of a wait for a core
 _NEARLY = 0.9
 _TRACE_DIGITS = 32
@@ -36,12 +40,15 @@ class OneRequest:
     waits: func_id, kind (as in schema.WAITS, or RUN_QUEUE), syscall (None if none) and ns, longest first.
     awaited: the func_ids of the chain of coroutines that it was suspended in longest, outermost first, and that time in ns.
     asked: what it asked of client libraries, as clients.by_client() has it.
+    held: of a coroutine which functions of the program's own held its event loop meanwhile, in other tasks and callbacks: func_id, ns without that of other
+    such functions that they called, on_cpu_ns of these calls; the most time first.
     """
 
     tree: pd.DataFrame
     waits: pd.DataFrame
     awaited: tuple[list[int], int]
     asked: pd.DataFrame
+    held: pd.DataFrame
 
 
 def of_id(requests: pd.DataFrame, wanted: str) -> pd.DataFrame:
@@ -61,10 +68,13 @@ def one_request(trace: Trace, request: dict[str, Any]) -> OneRequest:
     window = trace.window(request["start_ns"], request["end_ns"], request["pid"], request["tid"])
     tasks = trace.tasks(["coroutine_id", "task_id", "func_id", "start_ns", "end_ns", "awaited_ns"]) if request["awaited_ns"] else None
     if tasks is None:
-        return OneRequest(_subtree(window, request), _waits(window, None), ([], 0), by_client(window))
+        return OneRequest(
+            _subtree(window, request), _waits(window, None), ([], 0), by_client(window), pd.DataFrame(dict.fromkeys(HELD, np.zeros(0, np.int64)))
+        )
     resumes = _resumes(window, request)
     awaited = _awaited(tasks, request)
-    return OneRequest(_summed(_calls(window, resumes)), _waits(window, resumes), awaited, by_client(window, resumes))
+    asked = by_client(window, resumes)
+    return OneRequest(_summed(_calls(window, resumes)), _waits(window, resumes), awaited, asked, held(window, resumes, request))
 
 
 def _subtree(window: Trace, request: dict[str, Any]) -> pd.DataFrame:
@@ -93,6 +103,27 @@ def _resumes(window: Trace, request: dict[str, Any]) -> pd.DataFrame:
     rows = streams.calls_of(window, np.array([request["func_id"]]), columns).sort_values("call_id", ignore_index=True)
     first = rows["frame"][rows["start_ns"] == request["start_ns"]]
     return rows[rows["frame"].isin(first) & (rows["frame"] != 0) | (rows["start_ns"] == request["start_ns"])].reset_index(drop=True)
+
+
+def held(window: Trace, resumes: pd.DataFrame, request: dict[str, Any]) -> pd.DataFrame:
+    """OneRequest.held: the own code that ran on the thread between the `resumes` of a coroutine."""
+    functions = window.functions()
+    ids = functions["func_id"].to_numpy(np.int64)[own(functions)]
+    rows = streams.calls_of(window, ids, _HELD_CALL).sort_values("call_id", ignore_index=True)
+    start = rows["start_ns"].clip(lower=request["start_ns"]).to_numpy(np.int64)
+    end = rows["end_ns"].clip(upper=request["end_ns"]).to_numpy(np.int64)
+    first, last = (resumes[name].to_numpy(np.int64) for name in ("call_id", "last_descendant_id"))
+    call = rows["call_id"].to_numpy(np.int64)
+    at = np.searchsorted(first, call, side="right") - 1
+    is_own = (at >= 0) & (call <= last[at]) if len(first) else np.zeros(len(rows), bool)
+    around = (rows["start_ns"] <= request["start_ns"]).to_numpy() & (rows["end_ns"] >= request["end_ns"]).to_numpy()  # what runs the loop
+    kept = ~is_own & ~around & (end - start >= _HELD_NS)
+    rows, ns = rows[kept].reset_index(drop=True), (end - start)[kept]
+    outer, _ = above(rows)
+    inner = np.zeros(len(rows), np.int64)
+    np.add.at(inner, outer[outer >= 0], ns[outer >= 0])
+    table = pd.DataFrame({"func_id": rows["func_id"], "ns": ns - inner, "on_cpu_ns": rows["on_cpu_ns"].fillna(0).astype(np.int64)})
+    return table.groupby("func_id", as_index=False)[list(HELD[1:])].sum().sort_values("ns", ascending=False, kind="stable", ignore_index=True)
 
 
 def _calls(window: Trace, resumes: pd.DataFrame) -> pd.DataFrame:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.analyze.functions.by_function import of_tree
+from pytrace_ebpf.analyze.functions.collapsed import imports_as_one
 from pytrace_ebpf.trace.frames import values_and_mask
 from pytrace_ebpf.trace.layers import LAYERS
 from pytrace_ebpf.trace.schema import OF_THE_INTERPRETER
@@ -49,6 +50,8 @@ def _found(trace: Any, facts: dict[str, Any], columns: Columns) -> dict[str, Any
     trace.progress("Summing", None)
     others = tables(trace, trace.tree(), facts)
     tree, functions = trace.tree(), trace.functions()
+    if not facts.get("imports"):
+        tree, functions = imports_as_one(tree, functions)
     table = of_tree(tree, functions)
     threads = _threads(trace, tree)
     lanes = timeline.Lanes(threads)

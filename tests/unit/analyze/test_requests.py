@@ -121,6 +121,28 @@ def test_a_coroutine_is_one_request_with_all_its_resumes(tmp_path: Path, cuts: t
     assert one.awaited == ([ENDPOINT, SLEEP], 36)  # 32 of ROUTE
 
 
+def test_a_request_whose_loop_was_held_names_who_held_it(tmp_path: Path) -> None:
+    """Between its resumes a callback runs own code, in which a helper does most; `hook` runs the loop, and its own endpoint is nobody who holds it up."""
+    rows = [
+        (0, E, HOOK, 8),
+        *ASYNC[:10],
+        (11, E, VIEW, 200),
+        (11, E, HELPER, 201),
+        (18, R, HELPER, 201),
+        (19, R, VIEW, 200),
+        *ASYNC[10:],
+        (90, R, HOOK, 8),
+    ]
+    trace = opened(tmp_path, *((ts * 1_000_000, kind, func, frame) for ts, kind, func, frame in rows))
+    second = trace.requests().iloc[1].to_dict()
+    held = one_request(trace, second).held
+    # ENDPOINT is that of another request, on the same thread.
+    assert [(row.func_id, row.ns // 1_000_000) for row in held.itertuples()] == [(HELPER, 7), (ENDPOINT, 6), (VIEW, 1)]
+    _, more = view.found(trace, pd.DataFrame(), {"requests": ["run_asgi"], "slowest": 1})
+    said = " ".join(str(line) for line in view._why(more["slowest"][0]))
+    assert "Suspended 30.0ms: `helper` (shop.py:21) held the event loop for 7.00ms of that, blocked." in said, said
+
+
 def test_one_that_began_before_the_recording(tmp_path: Path) -> None:
     rows = ((1, RESUME, ASGI, 16), (2, E, ENDPOINT, 32), (5, R, ENDPOINT, 32), (9, R, ASGI, 16))
     assert lines(opened(tmp_path, *rows)) == ["ASGI read [0, 9] 1 open_at_start"]

@@ -140,3 +140,22 @@ def test_requests_of_one_function_alone(tmp_path: Path, capsys: pytest.CaptureFi
     assert found("--request", "do_POST") == {"Shop.do_POST": 2}
     assert found("--request", "consume") == {"consume": 3}
     assert found("--request", "Shop.*") == found()
+
+
+def test_imports_are_one_row_of_waits_and_no_lines_of_their_own(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    of_waits = rows(capsys, path, "--by", "wait")
+    (one,) = [row for row in of_waits if row["kind"] == "imports"]
+    every = rows(capsys, path, "--by", "wait", "--imports")
+    assert one["qualname"] is None and not [row for row in every if row["kind"] == "imports"]
+    assert one["total_ns"] > 0 and sum(row["total_ns"] for row in of_waits) == sum(row["total_ns"] for row in every)
+    assert sum(row["waits"] for row in of_waits) == sum(row["waits"] for row in every)
+    lines, all_lines = rows(capsys, path, "--by", "line"), rows(capsys, path, "--by", "line", "--imports")
+    assert any(row["qualname"] == "_find_and_load" for row in lines), "the line that imports is one, with all of it"
+    assert [row["caller_qualname"] for row in lines if row["qualname"] == "imports"] == [None]
+    assert not any(row["caller_qualname"] == "_find_and_load" for row in lines) and any(
+        row["caller_qualname"] == "_find_and_load" for row in all_lines
+    )
+    assert main(["report", str(path), "--by", "line"]) == 0
+    assert "--imports shows what imports call." in capsys.readouterr().out
+    assert main(["report", str(path), "--by", "wait"]) == 0
+    assert "(--imports shows what they call)" in capsys.readouterr().out
