@@ -10,6 +10,7 @@
 #define ON_EPOLL 2      /* the same: an epoll instance, of which the descriptor that became ready is meant */
 #define ON_POLL 3       /* struct pollfds, and how many */
 #define ON_SELECT 4     /* one more than the greatest descriptor, and three fd_sets */
+#define ON_CHILD 5      /* no descriptor: for a child process to end */
 
 #define MOST_POLLED 16 /* of poll()'s descriptors, its first */
 #define READABLE 3     /* include/uapi/asm-generic/poll.h: POLLIN, POLLPRI */
@@ -20,7 +21,7 @@ struct polled {
     __u64 instance; /* of epoll, in the kernel; 0: it is another call */
     __u64 selected; /* by select: a bit for each of the first 64 descriptors that is to be read */
     __u32 count;    /* of those below */
-    __u32 pad;
+    __u32 child;    /* 1: it waits for a child process */
     struct {        /* struct pollfd */
         __s32 descriptor;
         __u16 wanted, found;

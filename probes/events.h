@@ -139,7 +139,10 @@ struct resource_head {
     __s32 descriptor; /* and as what it has it */
 };
 
-/* A socket, a pipe or an anonymous file. */
+#define NO_FILE 1 /* of resource_event.anonymous: no file system has it; name: as in [eventpoll] */
+#define CHILD 2   /* it is a process, a child of the one that waits; name: of its first thread */
+
+/* A socket, a pipe, an anonymous file or a child process. */
 struct resource_event {
     struct resource_head head;
     __u32 local[4]; /* addresses, as they are sent */
@@ -150,8 +153,8 @@ struct resource_event {
     __u16 type;
     __u8 state;        /* of TCP */
     __u8 named;        /* 1 = a unix socket has an address */
-    __u16 anonymous;   /* 1 = no file has it; name: as in [eventpoll] */
-    __u32 peer;        /* process at the other end of a unix socket, 0 = not known */
+    __u16 anonymous;   /* NO_FILE, CHILD, or 0 */
+    __u32 peer;        /* process at the other end of a unix socket, or the child; 0 = not known */
     char name[RESOURCE_NAME];
 };
 

@@ -19,6 +19,7 @@ BPF_TABLE("lru_hash", __u64, __u8, named_resources, 16384);
 #define TYPE_SOCKET 0xc000
 #define TYPE_FIFO 0x1000
 #define ANONYMOUS 0x09041934 /* include/uapi/linux/magic.h: ANON_INODE_FS_MAGIC */
+#define TASK_COMM 16 /* include/linux/sched.h: TASK_COMM_LEN */
 #define LISTENING 10 /* include/net/tcp_states.h */
 #define UNIX 1
 #define INET 2
@@ -157,7 +158,7 @@ static __always_inline __u64 resource_of(__u64 file, __u32 user, __u32 pid, __s3
         if (sock) {
             tell_socket(event, sock, &ends);
         } else {
-            event->anonymous = magic == ANONYMOUS;
+            event->anonymous = magic == ANONYMOUS ? NO_FILE : 0;
             bpf_probe_read_kernel_str(event->name, sizeof(event->name), (void *)AT(__u64, name + 8));
         }
         resources.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
@@ -172,6 +173,28 @@ static __always_inline __u64 resource_of(__u64 file, __u32 user, __u32 pid, __s3
         paths.ringbuf_submit(path, BPF_RB_NO_WAKEUP);
     }
     named_resources.update(&id, &one);
+    return id;
+}
+
+/* The id of the resource that is the current process, for which its parent `pid` waits and which ends at `ts`: it is named each time. */
+static __always_inline __u64 resource_of_child(__u32 user, __u32 pid, __u64 ts)
+{
+    __u32 child = bpf_get_current_pid_tgid() >> 32;
+    struct resource_event *event = MAY_NAME(user, RESOURCES, sizeof(*event)) ? resources.ringbuf_reserve(sizeof(*event)) : 0;
+    __u64 id = mixed(mixed(MIX, child), ts) & ~(1ULL << 63);
+
+    if (!event) {
+        count_loss(LOSS_RESOURCE_RING);
+        return 0;
+    }
+    __builtin_memset(event, 0, sizeof(*event));
+    event->head.id = id;
+    event->head.pid = pid;
+    event->head.descriptor = -1;
+    event->anonymous = CHILD;
+    event->peer = child;
+    bpf_get_current_comm(event->name, TASK_COMM);
+    resources.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
     return id;
 }
 

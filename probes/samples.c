@@ -758,7 +758,7 @@ static __always_inline void find_wait(struct wait *wait, const struct walk *walk
     if (!SETTINGS->resources_known || wait->syscall < 0 || wait->syscall >= WAITS_ON)
         return;
     on = SETTINGS->waits_on[wait->syscall];
-    if (on == ON_NOTHING)
+    if (on == ON_NOTHING || on == ON_CHILD)
         return;
     descriptor = only_descriptor(on, first, regs);
     file = file_behind(bpf_get_current_task(), descriptor);

@@ -120,6 +120,14 @@ static __always_inline __u32 process_of(__u32 tid)
     return traced ? traced->pid : 0;
 }
 
+static __always_inline __u32 interrupted(void)
+{
+    int zero = 0;
+    __u32 *by = interrupts.lookup(&zero);
+
+    return by ? *by : 0;
+}
+
 /* thread id -> what it waits for, while that may be one of several descriptors */
 BPF_TABLE("lru_hash", __u32, struct polled, polls, 4096);
 
@@ -136,6 +144,11 @@ static __always_inline __u64 resource_waited_for(__u32 pid, __u32 tid, __u64 nr,
     on = SETTINGS->waits_on[nr];
     if (on == ON_NOTHING)
         return 0;
+    if (on == ON_CHILD) {
+        polled.child = 1;
+        polls.update(&tid, &polled);
+        return 0;
+    }
     descriptor = only_descriptor(on, first, regs);
     if (descriptor < 0) {
         if (SETTINGS->sock_queue) {
@@ -152,8 +165,8 @@ static __always_inline __u64 resource_waited_for(__u32 pid, __u32 tid, __u64 nr,
     return resource_of(file, 0, pid, descriptor);
 }
 
-/* Which of several descriptors is ready that a thread waits for, which is woken now; 0: none, or it waits for none of several. */
-static __always_inline __u64 resource_ready(__u32 pid, __u32 tid, __u64 task)
+/* Which of several descriptors is ready, or which child has ended, that a thread waits for, which is woken at `ts`; 0: none, or it waits for no such. */
+static __always_inline __u64 resource_ready(__u32 pid, __u32 tid, __u64 task, __u64 ts)
 {
     struct polled *polled = polls.lookup(&tid);
     __s32 descriptor = -1;
@@ -161,6 +174,10 @@ static __always_inline __u64 resource_ready(__u32 pid, __u32 tid, __u64 task)
 
     if (!polled)
         return 0;
+    if (polled->child) {
+        polls.delete(&tid);
+        return interrupted() || bpf_get_current_pid_tgid() >> 32 == pid ? 0 : resource_of_child(0, pid, ts);
+    }
     file = first_ready(task, polled, &descriptor);
     polls.delete(&tid);
     return file ? resource_of(file, 0, pid, descriptor) : 0;
@@ -424,14 +441,6 @@ TRACEPOINT(sched_switch)
     return 0;
 }
 
-static __always_inline __u32 interrupted(void)
-{
-    int zero = 0;
-    __u32 *by = interrupts.lookup(&zero);
-
-    return by ? *by : 0;
-}
-
 static __always_inline void interrupt(__u32 by, int begins)
 {
     int zero = 0;
@@ -494,8 +503,8 @@ static __always_inline void waking(__u64 task, int waited)
 
     if (!traced)
         return;
-    resource = waited && SETTINGS->resources_known ? resource_ready(traced->pid, tid, task) : 0;
     ts = bpf_ktime_get_ns();
+    resource = waited && SETTINGS->resources_known ? resource_ready(traced->pid, tid, task, ts) : 0;
     cpu = FIELD(task, SETTINGS->task_cpu);
     queue_left(traced, 0);
     queue_entered(traced, task, cpu, ts);

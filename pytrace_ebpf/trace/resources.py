@@ -4,7 +4,7 @@ from pytrace_ebpf.trace.table import Column, Table
 
 RESOURCE_KINDS = (
     "file", "directory", "device", "tcp", "udp", "unix", "socket", "pipe",
-    "epoll", "eventfd", "timerfd", "signalfd", "inotify", "pidfd", "io_uring", "other",
+    "epoll", "eventfd", "timerfd", "signalfd", "inotify", "pidfd", "io_uring", "child", "other",
 )  # fmt: skip
 
 SERVICES = {
@@ -16,7 +16,7 @@ SERVICES = {
 
 RESOURCES = Table(
     "resources",
-    "One row per file, socket, pipe or the like that a traced thread waited for behind a descriptor, named when it was first waited for: "
+    "One row per file, socket, pipe or the like that a traced thread waited for behind a descriptor, and per child process that ended a wait, named when it was first waited for: "
     "what a descriptor or an inode is used for later is another resource, and so is a file that was renamed.",
     ("resource_id",),
     (
@@ -28,7 +28,7 @@ RESOURCES = Table(
             "",
             "file, directory, device: its path, from the root of its mount namespace, with ... in front where it has more than 32 parts or 1,024 bytes; "
             "tcp, udp: address:port of the other end, of a socket that listens or is not connected of its own; unix: the address of the other end, "
-            "else its own, with @ for the zero byte of an abstract one; empty = it has none",
+            "else its own, with @ for the zero byte of an abstract one; child: its command, as ps calls it; empty = it has none",
         ),
         Column("local_name", "string", "", "tcp, udp: address:port of its own end; else empty"),
         Column("listens", "bool", "", "tcp: connections are accepted from it"),
@@ -38,7 +38,7 @@ RESOURCES = Table(
             "peer_pid",
             "int32",
             "",
-            "unix: process that made the other end, as the kernel has it for SO_PEERCRED, in the host's ids; 0 not known. "
+            "unix: process that made the other end, as the kernel has it for SO_PEERCRED, in the host's ids; child: its own; 0 not known. "
             "Who is at the other end of others is known by who wakes: waker_pid in waits",
         ),
         Column("device", "int64", "", "number of its file system's device"),

@@ -257,6 +257,15 @@ def inherited():
     os.wait()
 
 
+def a_child():
+    """Whichever ends first."""
+    known["a_child"] = ["child", "sleep"]
+    for seconds in ("0.03", "0.06"):
+        os.posix_spawn("/bin/sleep", ["sleep", seconds], {})
+    for _ in range(2):
+        os.wait()
+
+
 def locked():
     """flock(2) of a file that was renamed since it was opened."""
     import fcntl
@@ -288,7 +297,7 @@ def main():
         with connected(server) as client:
             known[each.__name__] = ["unix" if server.family == socket.AF_UNIX else "tcp", name]
             each(client)
-    for each in (accepted, datagram, pair, pipe_of_several, passed, pipe, fifo, full_pipe, inherited, locked):
+    for each in (accepted, datagram, pair, pipe_of_several, passed, pipe, fifo, full_pipe, inherited, a_child, locked):
         if each is not passed or hasattr(socket, "send_fds"):  # since 3.9
             each()
     with open(sys.argv[1], "w") as file:

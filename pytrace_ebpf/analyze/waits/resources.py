@@ -19,7 +19,7 @@ def labels(resources: pd.DataFrame) -> "pd.Series[Any]":
     """By resource_id what to call each of `resources` (schema.RESOURCES); null where there is nothing to say, as of an epoll instance that found nothing.
 
     postgres 127.0.0.1:5432, tcp 10.0.0.7:7001; clients of 0.0.0.0:8000, for all connections that were accepted there; listening 0.0.0.0:8000;
-    /var/lib/app/log; unix /run/app.sock, unix socket of 4711 (its peer's process); pipe, timerfd.
+    /var/lib/app/log; unix /run/app.sock, unix socket of 4711 (its peer's process); pipe, timerfd; child git.
     """
     kind, name, local = (resources[column].astype("object") for column in ("kind", "name", "local_name"))
     out = pd.Series(None, index=resources.index, dtype="object")
@@ -33,6 +33,8 @@ def labels(resources: pd.DataFrame) -> "pd.Series[Any]":
     out[unix] = ("unix " + name).where(name != "", of)[unix]
     named = kind.isin(_BY_NAME) & (name != "")
     out[named] = name[named]
+    child = kind == "child"
+    out[child] = "child " + name[child]
     alone = kind.isin(_ALONE)
     out[alone] = kind[alone]
     out.index = pd.Index(resources["resource_id"])

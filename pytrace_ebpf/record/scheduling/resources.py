@@ -66,6 +66,7 @@ _OF_SEVERAL = {
 _OF_PEERS = {"peer_number": ("pid", "numbers")}
 
 _WAITS_ON = 512  # probes/resource_settings.h
+_CHILD = 2  # CHILD of probes/events.h
 _WHOLE = 0x80000000  # PATH_WHOLE of probes/events.h
 _OF_MODE = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFCHR: "device", stat.S_IFBLK: "device", stat.S_IFIFO: "pipe"}
 _ADDRESSES = {socket.AF_INET: 4, socket.AF_INET6: 16}  # bytes
@@ -138,6 +139,8 @@ def _sockets(events: np.ndarray) -> tuple[np.ndarray, list[_Name]]:
             names.append(("unix", _text(b"@" + name[1:] if name[:1] in (b"", b"\0") else name.split(b"\0")[0]) if named else "", "", False, peer))
         elif family:
             names.append(("socket", "", "", False, 0))
+        elif anonymous == _CHILD:
+            names.append(("child", _text(name), "", False, peer))
         elif anonymous:
             told = _text(name)
             names.append((ANONYMOUS.get(told, "other"), "" if told in ANONYMOUS else told, "", False, 0))

@@ -25,7 +25,7 @@ from pytrace_ebpf.record.cost.budget import MOST_OUT
 from pytrace_ebpf.record.cpython import frames, lines, objects, parking
 from pytrace_ebpf.record.cpython.gil import HolderPath
 from pytrace_ebpf.record.kernel.probe_sources import probes_directory
-from pytrace_ebpf.record.kernel.waiting_calls import ON_DESCRIPTOR, ON_EPOLL, ON_POLL, ON_SELECT
+from pytrace_ebpf.record.kernel.waiting_calls import ON_CHILD, ON_DESCRIPTOR, ON_EPOLL, ON_POLL, ON_SELECT
 from pytrace_ebpf.record.native import blocks, code, layers, signature, tensors
 from pytrace_ebpf.record.native.parsers import FINDERS
 from pytrace_ebpf.record.output import observed_rows, statement_rows
@@ -207,11 +207,12 @@ def test_places_of_threads_that_are_sampled() -> None:
 
 def test_what_is_waited_for() -> None:
     c = numbers(PROBES / "descriptors.h")
-    calls = (ON_DESCRIPTOR, ON_EPOLL, ON_POLL, ON_SELECT)
-    assert calls == (c["ON_DESCRIPTOR"], c["ON_EPOLL"], c["ON_POLL"], c["ON_SELECT"]) and c["ON_NOTHING"] == 0
+    calls = (ON_DESCRIPTOR, ON_EPOLL, ON_POLL, ON_SELECT, ON_CHILD)
+    assert calls == tuple(c[f"ON_{name}"] for name in ("DESCRIPTOR", "EPOLL", "POLL", "SELECT", "CHILD")) and c["ON_NOTHING"] == 0
     settings = PROBES / "resource_settings.h"
     assert numbers(settings)["WAITS_ON"] == resources._WAITS_ON > max(max(each.calls.values()) for each in processors.PROCESSORS.values())
     assert numbers(PROBES / "resources.h")["LISTENING"] == resources.LISTENS
+    assert numbers(PROBES / "events.h")["CHILD"] == resources._CHILD
     assert re.findall(r"define PATH_WHOLE (0x\w+)", text(PROBES / "events.h")) == [hex(resources._WHOLE)]
     fields_of_c = set(re.findall(r"\b(\w+)[,;]", re.findall(r"__u32 resources_known.*?__u8", text(settings), re.DOTALL)[0]))
     groups = (resources._NEEDED, resources._OF_UNIX, resources._OF_EPOLL, resources._OF_SEVERAL, resources._OF_PEERS)
@@ -236,6 +237,7 @@ def test_every_constant_that_c_and_python_share_is_checked() -> None:
         "BLOCKED",
         "FIRST",
         "GIL",
+        "IMPORTS",
         "LEFT_OUT",
         "NONE",
         "NOTHING",
