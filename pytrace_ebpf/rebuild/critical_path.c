@@ -113,16 +113,17 @@ static bool step(const struct path_waits *waits, const struct path_threads *thre
     return true;
 }
 
-/* The pieces of each span, of which as many are written as there is room for; how many there are, SIZE_MAX: no memory. They are as long as the span together. */
-OFFERED size_t rebuild_critical_path(const struct path_waits *waits, const struct path_threads *threads, const struct path_spans *spans, struct path_out *out)
+/* The pieces of each span, of which as many are written as there is room for; how many there are, but `most` + 1 where there are more; SIZE_MAX: no memory. They are as long as the span together. */
+OFFERED size_t rebuild_critical_path(const struct path_waits *waits, const struct path_threads *threads, const struct path_spans *spans, struct path_out *out,
+                                     size_t most)
 {
     struct levels all = {0};
     size_t count = 0;
     bool fine = true;
-    for (size_t span = 0; span < spans->rows && fine; span++) {
+    for (size_t span = 0; span < spans->rows && fine && count <= most; span++) {
         int64_t ts = spans->to[span];
         fine = push(&all, (struct level){spans->thread[span], false, spans->from[span], -1});
-        while (all.count && fine) {
+        while (all.count && fine && count <= most) {
             struct level top = all.level[all.count - 1];
             struct stretch piece;
             if (ts <= top.floor) {

@@ -167,7 +167,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "value_texts": (c_size_t, [c_void_p, c_size_t, c_void_p, c_void_p, c_void_p]),
     "objects": (c_size_t, [c_void_p, c_size_t, c_void_p, c_void_p, c_void_p]),
     "gil_handoffs": (c_bool, [POINTER(Acts), c_size_t, c_void_p, c_size_t, c_void_p]),
-    "critical_path": (c_size_t, [POINTER(PathWaits), POINTER(PathThreads), POINTER(PathSpans), POINTER(PathOut)]),
+    "critical_path": (c_size_t, [POINTER(PathWaits), POINTER(PathThreads), POINTER(PathSpans), POINTER(PathOut), c_size_t]),
     "replay": (c_bool, [POINTER(ReplaySteps), POINTER(ReplayThreads), POINTER(ReplayHost), c_void_p]),
     "paths": (c_size_t, [c_void_p, c_size_t, c_void_p, c_void_p, c_void_p]),
     "numbers": (c_size_t, [c_void_p, c_size_t, c_uint32, c_void_p]),

@@ -154,11 +154,18 @@ def _through(row: dict[str, Any], width: int) -> str:
     return text.fit(f"{row['through']}, {text.clean(by)}" if text.known(by) else row["through"], width)
 
 
+def _whose(row: dict[str, Any], pid: int, width: int) -> str:
+    """The thread, which process it is of where that is another than `pid`, and through what the path came there."""
+    whose = text.thread(row["thread"] or str(row["tid"]), row["pid"] if row["pid"] != pid else None, width)
+    through = _through(row, width)
+    return text.fit(f"{whose}, {through}" if through else whose, width)
+
+
 def _sequence(one: dict[str, Any], width: int) -> list[RenderableType]:
     """One path, piece by piece; short ones in a row together."""
     number = f", request {one['request_id']}" if text.known(one["request_id"]) else ""
     title = f"{text.duration(one['ns'])} in {text.clean(one['qualname'])}{number}, {text.duration(one['after_ns'])} into the recording"
-    out = Listing(width, [(6, "after"), (6, "time"), (6, "run q.")], ["what", "in", "through", "thread"], may_go=("run q.",))
+    out = Listing(width, [(6, "after"), (6, "time"), (6, "run q.")], ["what", "in", "thread, through"], may_go=("run q.",))
     least = max(_LITTLE * one["ns"], *sorted((row["ns"] for row in one["pieces"]), reverse=True)[_MOST_LINES - 1 : _MOST_LINES], 0)
     small: list[dict[str, Any]] = []
 
@@ -169,7 +176,7 @@ def _sequence(one: dict[str, Any], width: int) -> list[RenderableType]:
             out.add(
                 [text.duration(small[0]["after_ns"]), text.duration(ns), text.duration(queued)],
                 partial(text.fit, said),
-                *[lambda _width: ""] * 3,
+                *[lambda _width: ""] * 2,
                 style="dim",
             )
             small.clear()
@@ -179,8 +186,7 @@ def _sequence(one: dict[str, Any], width: int) -> list[RenderableType]:
             small.append(row)
             continue
         together()
-        thread = partial(text.thread, row["thread"] or str(row["tid"]), row["pid"] if row["pid"] != one["pid"] else None)
         figures = [text.duration(row[name]) for name in ("after_ns", "ns", "queued_ns")]
-        out.add(figures, partial(_what, row), partial(_where, row), partial(_through, row), thread)
+        out.add(figures, partial(_what, row), partial(_where, row), partial(_whose, row, one["pid"]))
     together()
     return [Text(), Text(title, "bold"), out]

@@ -63,4 +63,4 @@ def lines(told: dict[str, Any], of: dict[str, Any], width: int) -> list[Text]:
 
 
 def _change(now: int, then: int) -> str:
-    return f"{100 * (then - now) / now:+.0f} %" if now else text.NOTHING
+    return f"{round(100 * (then - now) / now):+d} %" if now else text.NOTHING

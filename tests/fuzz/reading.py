@@ -12,6 +12,7 @@ from pytrace_ebpf.view.by import BY
 
 COMMANDS = [
     *(["report", "--by", by, *more] for by in BY for more in ([], ["--json"])),
+    *(["report", "--what-if", change, "--function", "*"] for change in ("fib 2x", "lock", "gil", "cores 4")),
     ["report", "--compensate", "--sort", "total"],
     ["info"],
     ["info", "--json"],

@@ -16,7 +16,7 @@ from pytrace_ebpf.rebuild.answers import EVENT_LOOP
 
 Ints = npt.NDArray[np.int64]
 _CALL = ("call_id", "parent_id", "last_descendant_id", "depth", "pid", "tid", "func_id", "call_line", "start_ns", "end_ns")
-_AT_ONCE = 1 << 20  # events of segments that are taken together
+_AT_ONCE = 1 << 18  # events of segments that are taken together
 _NEVER = np.iinfo(np.int64).max
 BY_CALL = ("call_id", "func_id", "own_func_id", "own_line")
 
@@ -25,7 +25,7 @@ def by_call(trace: Any, pieces: pd.DataFrame, keys: Ints) -> Iterator[pd.DataFra
     """`pieces` (thread, start, end and any others) cut where calls begin and end, some at a time, with BY_CALL of the innermost: -1 none.
 
     `keys`: pid << 32 | tid of each thread. own_func_id and own_line as in schema.WAITS, but -1 where the line is not known. Memory is bounded by the
-    calls of a million events, and those around them, and by the pieces in them.
+    calls of 260,000 events, and those around them, and by the pieces in them.
     """
     what = np.append(foreign(trace.functions()), 0)
     start, end = (pieces[name].to_numpy(np.int64) for name in ("start", "end"))
@@ -41,12 +41,18 @@ def by_call(trace: Any, pieces: pd.DataFrame, keys: Ints) -> Iterator[pd.DataFra
 
 
 def _windows(trace: Any) -> Iterator[tuple[int, int]]:
+    """Times that have about _AT_ONCE events each: some segments, or a part of a large one."""
     since, events = -_NEVER, 0
     for segment in trace.segments:
-        events += segment["rows"].get("events", 0)
+        own, start, end = segment["rows"].get("events", 0), segment["start_ns"], segment["end_ns"]
+        events += own
         if events >= _AT_ONCE:
-            yield since, segment["end_ns"]
-            since, events = segment["end_ns"], 0
+            parts = max(1, own // _AT_ONCE)
+            for place in range(1, parts + 1):
+                until = start + (end - start) * place // parts
+                yield since, until
+                since = until
+            events = 0
     yield since, _NEVER
 
 
@@ -98,6 +104,7 @@ def _own(calls: pd.DataFrame, what: npt.NDArray[np.uint8]) -> tuple[Ints, Ints]:
         _place(calls["call_id"].to_numpy(np.int64), calls["parent_id"].to_numpy(np.int64)),
         calls["call_line"].fillna(-1).to_numpy(np.int64),
     )
+    function = np.where(function < len(what) - 1, function, NOBODY)  # of some the name may be lost
     is_own, is_loop = (what[function] == 0) & (function >= 0), (what[function] & EVENT_LOOP) != 0
     own, line = np.where(is_own, function, NOBODY), np.full(len(calls), NOBODY)
     for here in levels(depth - (depth.min() if len(depth) else 0)):

@@ -13,6 +13,7 @@ from pytrace_ebpf.derive.scheduling.split import thread_keys
 from pytrace_ebpf.rebuild.replay import MARK, PAUSE, SIGNAL, WAIT, WORK, replay
 
 Ints = npt.NDArray[np.int64]
+_LOOKS_NS = 1_000_000  # between two waits for the GIL that are one, with the time in the run queue
 _NOTHING = 255  # a border: nothing happens there
 _FIRST_OF, _THEN, _LAST_OF = range(3)  # of one moment
 
@@ -66,7 +67,24 @@ def recorded(lines: Timelines, threads: pd.DataFrame, start_ns: int, end_ns: int
     awake = (last < 0) | (np.append(end, 0)[last] < lines.until)
     there = (lines.until >= since[lines.next]) & (lines.until <= until[lines.next]) if len(of) else np.zeros(0, bool)
     ender = np.where(awake & there & (lines.next != of), lines.next, NOBODY).astype(np.int32)
-    return Model(lines, ender, lines.until - start, end - lines.until, since, until, {})
+    lasts, queued = lines.until - start, end - lines.until
+    timed_out = _timed_out(lines, of, ender)
+    ender[timed_out], lasts[timed_out], queued[timed_out] = NOBODY, 0, 0
+    return Model(lines, ender, lasts, queued, since, until, {})
+
+
+def _timed_out(lines: Timelines, of: Ints, ender: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+    """Which waits for the GIL timed out (CPython looks again every 5 ms) and go on in one that is ended by a thread: they last as long as that needs."""
+    kind, waker = lines.waits["kind"].astype("object").to_numpy(), lines.waits["waker_tid"].fillna(0).to_numpy(np.int64)
+    start, end = (lines.waits[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    blocked = np.flatnonzero(kind != "preempted")
+    gil, thread = kind[blocked] == "gil", of[blocked]
+    again = (thread[1:] == thread[:-1]) & gil[1:] & gil[:-1] & (start[blocked[1:]] - end[blocked[:-1]] <= _LOOKS_NS)
+    goes_on = np.append(again, False)[: len(blocked)] & (waker[blocked] <= 0)
+    last = np.minimum.accumulate(np.where(goes_on, len(blocked), np.arange(len(blocked)))[::-1])[::-1]
+    out = np.zeros(len(kind), bool)
+    out[blocked] = goes_on & (ender[blocked[last]] >= 0)
+    return out
 
 
 def played(model: Model, marks: pd.DataFrame, start_ns: int) -> Ints:

@@ -15,6 +15,7 @@ from pytrace_ebpf.analyze.what_if.steps import Model, Saved, played, recorded
 from pytrace_ebpf.derive.calls.primitives import LIBRARY, among
 from pytrace_ebpf.derive.scheduling.curve import Curve
 from pytrace_ebpf.derive.scheduling.split import thread_keys
+from pytrace_ebpf.errors import TraceError
 
 Ints = npt.NDArray[np.int64]
 
@@ -33,7 +34,7 @@ def what_if(trace: Any, change: Change, items: pd.DataFrame) -> Outcome:
 
     A function's change keeps the order in which threads waited for each other and for the GIL, and the run queue as long as it was. Any other one
     simulates the GIL as one lock of each process and the cores, as many as its threads were seen on, with what each thread was seen to need of them;
-    what that says is in proportion to what it says without the change. Raises UsageError where no function fits.
+    what that says is in proportion to what it says without the change. Raises UsageError where no function fits, and TraceError where waits contradict each other.
     """
     trace.whole.derive("waits")
     keys = thread_keys(items["pid"].to_numpy(), items["tid"].to_numpy())
@@ -56,7 +57,8 @@ def _lengths(model: Model, items: pd.DataFrame, lines: Timelines, start_ns: int)
     )
     when = played(model, marks, start_ns)
     begin, end = when[: len(items)], when[len(items) :]
-    assert (when >= 0).all(), "a thread waits for what never comes"
+    if (when < 0).any():
+        raise TraceError("threads of this trace wait for each other in a circle, as only in a damaged one: it cannot be played again.")
     return end - begin
 
 

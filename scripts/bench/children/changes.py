@@ -80,13 +80,8 @@ def cool():
 def fight(args):
     """Two threads, or as many processes, that compute."""
 
-    def burn():
-        for _ in range(25):
-            heat(args.speed)
-            cool()
-
     if args.processes == 1:
-        together(burn, burn)
+        together(*[lambda: burn(args.speed)] * 2)
     else:
         children = [subprocess.Popen([sys.executable, __file__, "alone", "--speed", str(args.speed)]) for _ in range(args.processes)]
         for child in children:
@@ -94,8 +89,12 @@ def fight(args):
 
 
 def alone(args):
+    burn(args.speed)
+
+
+def burn(speed):
     for _ in range(25):
-        heat(args.speed)
+        heat(speed)
         cool()
 
 

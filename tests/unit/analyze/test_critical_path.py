@@ -1,5 +1,6 @@
 """The critical path of made-up programs: what it is by its definition, nanosecond by nanosecond, and of some that are known by hand."""
 
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytrace_ebpf
 from pytrace_ebpf.analyze.critical_path.asked import of_calls
 from pytrace_ebpf.analyze.critical_path.path import path
 from pytrace_ebpf.analyze.critical_path.rows import AWAIT, ON_CPU, RUN_QUEUE, summed
+from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.trace.schema import SchedKind
-from tests.unit.synthetic import FUTEX, NANOSLEEP, SAMPLE_FUNCTIONS, Row, write_trace
+from tests.unit.derive.test_calls_properties import SCENARIOS, story
+from tests.unit.synthetic import FUTEX, NANOSLEEP, SAMPLE_FUNCTIONS, Row, sample, write_trace
 
 END = 400
 
@@ -243,3 +246,28 @@ def test_a_suspended_coroutine_waits_for_what_ended_the_loops_wait(tmp_path: Pat
         (1, ON_CPU, -1, 99, 100),
         (1, ON_CPU, 7, 100, 110),
     ]
+
+
+@pytest.mark.parametrize("number", range(1, 13))
+def test_pieces_are_as_long_as_what_they_are_of_whatever_was_recorded(tmp_path: Path, number: int) -> None:
+    """Generators and coroutines, losses, threads that come and go: also where events are damaged and resumes overlap."""
+    trace = pytrace_ebpf.open(write_trace(tmp_path / "trace", **story(number, SCENARIOS[number % len(SCENARIOS)]) | {"functions": SAMPLE_FUNCTIONS}))
+    items, rows = of_calls(trace, ["*"]), trace.critical_path(function="*")
+    length = (rows["end_ns"] - rows["start_ns"]).groupby(rows["item"]).sum()
+    assert length.tolist() == (items["end_ns"] - items["start_ns"]).tolist()
+    assert (rows["start_ns"].to_numpy()[1:] == rows["end_ns"].to_numpy()[:-1])[rows["item"].to_numpy()[1:] == rows["item"].to_numpy()[:-1]].all()
+
+
+def test_the_report_shows_sums_and_single_paths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = str(sample(tmp_path / "trace"))
+    assert main(["report", trace, "--function", "Worker.run", "--slowest", "2"]) == 0
+    told = capsys.readouterr().out
+    assert "of 2 calls " in told and " in Worker.run, " in told and "thread, through" in told
+    assert main(["report", trace, "--by", "path", "--json", "--top", "0"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["path"]["of"] == "run" and facts["path"]["ns"] == sum(row["ns"] for row in facts["rows"]) and facts["what_if"] is None
+    assert main(["report", trace, "--by", "path", "--json", "--function", "Worker.*", "--slowest", "3"]) == 0
+    for one in json.loads(capsys.readouterr().out)["longest"]:
+        assert one["ns"] == sum(piece["ns"] for piece in one["pieces"])
+    assert main(["report", trace, "--function", "none"]) == 2
+    assert capsys.readouterr().err == "pytrace-ebpf: --function none fits none of the 7 functions of this trace.\n"
