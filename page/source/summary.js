@@ -19,7 +19,8 @@ export function summary(model, main) {
   const cards = [["recorded", time(page.wall_ns)], [counted(model), count(page.sampled ? threads.reduce((sum, t) => sum + (t.samples ?? 0), 0) : page.calls)], ["threads", count(model.threads.length)],
                  ...parts.map((ns, k) => ns > 0 ? [page.parts[k][0], percent(ns, split.wall_ns)] : null).filter(Boolean)];
   const top = model.functions.filter(f => f.self > 0).sort((a, b) => b.self - a.self).slice(0, 12), longest = top[0]?.self;
-  const said = [...(page.findings?.length ? page.findings : [page.sentence]), ...["wait", "gil", "task", "operator"].map(name => page.tables[name]?.count ? page.tables[name].sentence : null)].filter(Boolean);
+  const others = () => [page.sentence, ...["wait", "gil", "task", "operator"].map(name => page.tables[name]?.count ? page.tables[name].sentence : null)];
+  const said = (page.findings?.length ? page.findings : others()).filter(Boolean);
   main.replaceChildren(el("div", {class_: "pad"},
     el("div", {class_: "sentences"}, ...[...new Set(said)].map((text, i) => el("p", {class_: i ? "" : "said"}, ...sentence(text)))),
     el("div", {class_: "cards"}, ...cards.map(([label, value]) => el("div", {class_: "card"}, el("b", {}, value), el("span", {}, label)))),

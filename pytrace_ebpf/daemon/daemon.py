@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytrace_ebpf.analyze.live.profile import profile
+from pytrace_ebpf.analyze.live.profile_waits import ProfileWaits
 from pytrace_ebpf.analyze.live.samples import LiveSamples
 from pytrace_ebpf.daemon.api.listener import Listener
 from pytrace_ebpf.daemon.configuration import Configuration
@@ -65,6 +66,7 @@ class Daemon:
         self._publishing = threading.Lock()
         self._published_s = 0.0
         self._samples: LiveSamples | None = None
+        self._profile_waits = ProfileWaits(platform.machine())
         self._session: Session | None = None
         self._sinks: Sinks | None = None
 
@@ -145,6 +147,7 @@ class Daemon:
         self._hours = Retention(configuration.directory, HOUR, configuration.max_bytes, configuration.max_age_s, self._clock)
         self._store = Store(self._hours, self._argv, {"hz": configuration.hz}, configuration.window_s)
         self._finding, self._samples, self._lost = Finding(configuration), None, Counter()
+        self._profile_waits = ProfileWaits(platform.machine())
         self._recordings = Recordings(configuration, self._clock)
         options = Options(
             None, source=SAMPLES_ALONE, sample=configuration.hz, switches=False, follow=False, segment_s=configuration.window_s, lean=True
@@ -204,7 +207,7 @@ class Daemon:
             self._lost[row["class"]] += row["count"]
         samples = self._samples.take(closed.tables, closed.end_ns)
         table = profile(samples, closed.tables.get("stacks", STACKS.arrow.empty_table()), closed.start_ns, closed.end_ns)
-        self._store.write(closed, table)
+        self._store.write(closed, table, self._profile_waits.take(closed.tables, samples, closed.start_ns, closed.end_ns))
         if self._sinks:
             self._sinks.take(closed, table, self._store.functions_of(table), self._store.processes)
 

@@ -40,13 +40,13 @@ class Store:
         self.windows = self.not_written = self._handed = 0  # _handed: to the open trace
         self.why_not: str | None = None
 
-    def write(self, closed: Closed, profile: pa.Table) -> None:
-        """Write a window: `profile` (schema.PROFILE) and what that refers to. What cannot be written is counted, and the next one tried."""
+    def write(self, closed: Closed, profile: pa.Table, waits: pa.Table) -> None:
+        """Write a window: `profile` (schema.PROFILE), `waits` (PROFILE_WAITS), and what they refer to. What cannot be written is counted, and the next one tried."""
         self._learn(closed.tables)
-        profile = self._known_only(profile)
+        profile, waits = self._known_only(profile, "func_id"), self._known_only(waits, "func_id", "primitive_func_id")
         if not len(profile) and not self._writer:
             return
-        tables = self._tables(profile, closed)
+        tables = self._tables(profile, waits, closed)
         if not self._hours.is_there():
             self._fail("its directory is gone")
         elif not self._hours.has_room(sum(table.nbytes for table in tables.values())):
@@ -64,7 +64,7 @@ class Store:
         if self._writer is None or hour != self._hour:
             self._close_hour()
             self._begin_hour(hour, closed)
-            tables |= self._referred(tables["profile"], closed)
+            tables |= self._referred(tables["profile"], tables["profile_waits"], closed)
         assert self._writer is not None
         for name, table in tables.items():
             if name == "losses":
@@ -121,12 +121,13 @@ class Store:
             self._processes[row["pid"]] = row
             self._fresh.add(row["pid"])
 
-    def _tables(self, profile: pa.Table, closed: Closed) -> dict[str, pa.Table]:
-        return {"profile": profile} | self._referred(profile, closed) | {name: closed.tables[name] for name in ("losses",) if name in closed.tables}
+    def _tables(self, profile: pa.Table, waits: pa.Table, closed: Closed) -> dict[str, pa.Table]:
+        summed = {"profile": profile, "profile_waits": waits}
+        return summed | self._referred(profile, waits, closed) | {name: closed.tables[name] for name in ("losses",) if name in closed.tables}
 
-    def _referred(self, profile: pa.Table, closed: Closed) -> dict[str, pa.Table]:
+    def _referred(self, profile: pa.Table, waits: pa.Table, closed: Closed) -> dict[str, pa.Table]:
         """The functions and processes of a window that the open trace does not have yet."""
-        used = np.unique(profile["func_id"].to_numpy())
+        used = np.unique(np.concatenate([profile["func_id"], waits["func_id"], waits["primitive_func_id"]]))
         new = np.array([number for number in used.tolist() if number >= 0 and number not in self._written], np.int64)
         ids = self._functions["func_id"].to_numpy()
         order = np.argsort(ids)
@@ -146,13 +147,14 @@ class Store:
             "threads": pa.Table.from_pylist(threads, THREADS.arrow),
         }
 
-    def _known_only(self, profile: pa.Table) -> pa.Table:
+    def _known_only(self, rows: pa.Table, *columns: str) -> pa.Table:
         """The same, where functions that were forgotten by now are unknown ones."""
-        ids = profile["func_id"].to_numpy()
-        missing = ~np.isin(ids, self._functions["func_id"].to_numpy()) & (ids >= 0)
-        if not missing.any():
-            return profile
-        return profile.set_column(profile.schema.get_field_index("func_id"), "func_id", pa.array(np.where(missing, -1, ids), profile["func_id"].type))
+        for name in columns:
+            ids = rows[name].to_numpy()
+            missing = ~np.isin(ids, self._functions["func_id"].to_numpy()) & (ids >= 0)
+            if missing.any():
+                rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(np.where(missing, -1, ids), rows[name].type))
+        return rows
 
     def functions_of(self, profile: pa.Table) -> pa.Table:
         """The functions (schema.FUNCTIONS) that rows of a window refer to."""

@@ -26,7 +26,7 @@ REPORT: Applies = {
     "html": ("function", "request"),
     "compensate": ("function", "module", "operator", "blas"),
 }
-_OF_THREADS = ("thread", "core", "wait", "gil", "opcode", "request", "path", "perfetto")  # --by and --to that a daemon's sums cannot answer
+_OF_THREADS = ("thread", "core", "gil", "opcode", "request", "path", "perfetto")  # --by and --to that a daemon's sums cannot answer
 EXPORT: Applies = {"request_id": ("otlp",), "value": ("folded", "pstats"), "min": ("folded", "callgrind")}
 
 
@@ -159,5 +159,5 @@ def has_answer(trace: "Trace", asked: str) -> None:
     if is_summed(trace) and asked in _OF_THREADS:
         raise UsageError(
             f"{asked} needs what each thread did and when, which a daemon's sums do not have; pytrace-ebpf attach --sample PID records it, "
-            "and the sums are reported by function, module, line or task."
+            "and the sums are reported by function, module, line, wait or task."
         )

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.trace.deriving import Maker
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.trace.schema import FUNCTIONS, LOSSES, MANIFEST, PROCESSES, PROFILE, SEGMENTS, THREADS, Table
+from pytrace_ebpf.trace.schema import FUNCTIONS, LOSSES, MANIFEST, PROCESSES, PROFILE, PROFILE_WAITS, SEGMENTS, THREADS, Table
 from pytrace_ebpf.trace.segments import part_name
 from pytrace_ebpf.trace.writing import write
 
@@ -91,7 +91,8 @@ class _Joining:
                 self._functions.append(row | {"func_id": number})
             numbers[row["func_id"]] = number
         for table in trace.profile_by_part():
-            self._take_profile(table, numbers, shift)
+            self._take_part(PROFILE, table, numbers, shift)
+        self._take_part(PROFILE_WAITS, pa.Table.from_pandas(trace.profile_waits(), PROFILE_WAITS.arrow, preserve_index=False), numbers, shift)
         for rows_of, kept in ((trace.processes(), self._processes), (trace.threads(), self._threads)):
             for row in rows_of.to_dict("records"):
                 known = kept.get(row["pid"])
@@ -104,20 +105,21 @@ class _Joining:
         for each in trace.manifest["sources"]:
             self._sources[each.get("pid"), each["source"], each["why"]] = each
 
-    def _take_profile(self, table: pa.Table, numbers: "np.ndarray[Any, np.dtype[np.int64]]", shift: int) -> None:
+    def _take_part(self, spec: Table, table: pa.Table, numbers: "np.ndarray[Any, np.dtype[np.int64]]", shift: int) -> None:
+        """Rows with _MOMENTS, their functions by the numbers that they have now, as a segment of its own."""
         if not len(table):
             return
-        func_id = table["func_id"].to_numpy()
-        inside = (func_id >= 0) & (func_id < len(numbers))
-        fresh = {
-            "func_id": np.where(inside, numbers[np.where(inside, func_id, 0)], -1),
-            **{name: table[name].to_numpy() + shift for name in _MOMENTS},
-        }
-        columns = [pa.array(fresh[name]) if name in fresh else table[name] for name in PROFILE.arrow.names]
-        table = pa.table(columns, names=PROFILE.arrow.names).cast(PROFILE.arrow)
+        fresh = {name: table[name].to_numpy() + shift for name in _MOMENTS}
+        for name in ("func_id", "primitive_func_id"):
+            if name in table.column_names:
+                func_id = table[name].to_numpy()
+                inside = (func_id >= 0) & (func_id < len(numbers))
+                fresh[name] = np.where(inside, numbers[np.where(inside, func_id, 0)], -1)
+        columns = [pa.array(fresh[name]) if name in fresh else table[name] for name in spec.arrow.names]
+        table = pa.table(columns, names=spec.arrow.names).cast(spec.arrow)
         first, last = int(fresh["start_ns"].min()), int(fresh["end_ns"].max())
-        _write(self._into, PROFILE, len(self._segments), table)
-        self._segments.append({"index": len(self._segments), "start_ns": first, "end_ns": last, "rows": {PROFILE.name: len(table)}})
+        _write(self._into, spec, len(self._segments), table)
+        self._segments.append({"index": len(self._segments), "start_ns": first, "end_ns": last, "rows": {spec.name: len(table)}})
 
     def _finish(self, last: Trace) -> None:
         small = {FUNCTIONS: self._functions, PROCESSES: list(self._processes.values()), THREADS: list(self._threads.values()), LOSSES: self._losses}

@@ -12,7 +12,7 @@ from pytrace_ebpf.trace.conditions import equal, overlap
 from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.parts import Part
-from pytrace_ebpf.trace.schema import PROFILE, STACKS, TABLES, Table
+from pytrace_ebpf.trace.schema import PROFILE, PROFILE_WAITS, STACKS, TABLES, Table
 
 _FEW = 1 << 16  # rows of a table that is asked for again and again
 
@@ -133,6 +133,11 @@ class Logs:
         """The rows of profile(), some whole windows at a time: in bounded memory."""
         for part in self._parts("profile"):
             yield self._load(PROFILE, [part], PROFILE.known(columns), [*equal(pid=pid), *overlap(start_ns, end_ns)])
+
+    def profile_waits(self, pid: int | None = None, start_ns: int | None = None, end_ns: int | None = None) -> pd.DataFrame:
+        """What threads waited for, as a daemon summed it, of the windows that overlap [start_ns, end_ns); columns as in schema.PROFILE_WAITS."""
+        rows = self._load(PROFILE_WAITS, self._parts("profile_waits"), PROFILE_WAITS.known(None), [*equal(pid=pid), *overlap(start_ns, end_ns)])
+        return to_frame(rows, PROFILE_WAITS)
 
     def losses(self) -> pd.DataFrame:
         """Windows in which events were lost; columns as in schema.LOSSES."""

@@ -43,3 +43,28 @@ PROFILE = Table(
         ),
     ),
 )
+
+PROFILE_WAITS = Table(
+    "profile_waits",
+    "What threads waited for in a window of `profile`, from sampled stacks: one row per process, kind, resource and function. All figures add up, over windows and processes too.",
+    (),
+    (
+        Column("start_ns", "int64", "ns", "when the window began"),
+        Column("end_ns", "int64", "ns", "when it ended"),
+        PID,
+        Column("kind", "dictionary of string", "", "as in waits; and run queue: runnable without a core, unknown: nothing says what for"),
+        Column("syscall", "dictionary of string", "", "name of the system call; null for none, and where it is not known", nullable=True),
+        Column(
+            "resource",
+            "string",
+            "",
+            "what was behind the descriptor, in words: postgres 10.0.0.7:5432, /var/lib/app/log; null for none, and where it is not known",
+            nullable=True,
+        ),
+        Column("primitive_func_id", "int32", "", "function of threading, queue and the like that the program called to wait, joins functions; -1 none"),
+        Column("func_id", "int32", "", "innermost function of the program's own code, else the innermost that is none of such a library's, joins functions; -1 none"),
+        Column("samples", "int32", "", "of threads that came back to a core"),
+        Column("total_ns", "int64", "ns", "time that these stand for"),
+        Column("total_square", "float64", "ns^2", "variance of it"),
+    ),
+)  # fmt: skip

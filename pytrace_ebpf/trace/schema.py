@@ -20,6 +20,7 @@ from pytrace_ebpf.trace.memory import MEMORY as MEMORY
 from pytrace_ebpf.trace.observed import OBSERVED as OBSERVED
 from pytrace_ebpf.trace.observed import VALUES as VALUES
 from pytrace_ebpf.trace.profile import PROFILE as PROFILE
+from pytrace_ebpf.trace.profile import PROFILE_WAITS as PROFILE_WAITS
 from pytrace_ebpf.trace.requests import REQUESTS as REQUESTS
 from pytrace_ebpf.trace.resources import RESOURCES as RESOURCES
 from pytrace_ebpf.trace.sampled import SAMPLES as SAMPLES
@@ -369,6 +370,6 @@ OPERATORS = Table(
     derived=True,
 )
 
-TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, EXTERNAL_SWITCHES, NEIGHBOURS, RESOURCES, USAGE, LOSSES, LEFT_OUT, SAMPLES, STACKS, PROFILE, *(table for stream in STREAMS for table in stream.tables), CALLS, TREE, CALL_SITES, LINES, THREAD_TIMES, WAITS, RIVALS, TASKS, REQUESTS, OPERATORS, VALUES, STATEMENTS, MEMORY)}
+TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, EXTERNAL_SWITCHES, NEIGHBOURS, RESOURCES, USAGE, LOSSES, LEFT_OUT, SAMPLES, STACKS, PROFILE, PROFILE_WAITS, *(table for stream in STREAMS for table in stream.tables), CALLS, TREE, CALL_SITES, LINES, THREAD_TIMES, WAITS, RIVALS, TASKS, REQUESTS, OPERATORS, VALUES, STATEMENTS, MEMORY)}
 # Of these a recorder merges parts as time goes by: a few rows in every segment, which are only ever read all together.
-MERGED_TABLES = (*(t.name for t in TABLES.values() if t.key and not t.derived), "usage", "losses", PROFILE.name)
+MERGED_TABLES = (*(t.name for t in TABLES.values() if t.key and not t.derived), "usage", "losses", PROFILE.name, PROFILE_WAITS.name)

@@ -118,6 +118,10 @@ class Window(Trace):
         """As of a trace; of a window that crosses an edge all of it."""
         return super().profile_by_part(columns, _both(self.pid, pid), *self._within(start_ns, end_ns))
 
+    def profile_waits(self, pid: int | None = None, start_ns: int | None = None, end_ns: int | None = None) -> pd.DataFrame:
+        """As of a trace; of a window that crosses an edge all of it."""
+        return super().profile_waits(_both(self.pid, pid), *self._within(start_ns, end_ns))
+
     def losses(self) -> pd.DataFrame:
         rows = self.whole.losses()
         return rows[(rows["end_ns"] >= self._start_ns) & (rows["start_ns"] < self._end_ns)].reset_index(drop=True)

@@ -30,7 +30,7 @@ def before(trace: Any) -> None:
 
 def _sampled(facts: dict[str, Any]) -> bool:
     """Whether samples alone say what threads waited for."""
-    return facts.get("scheduling", {"source": ""})["source"] is None and samples_tell(facts)
+    return samples_tell(facts) and facts["scheduling"]["source"] is None
 
 
 def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:

@@ -41,6 +41,7 @@ _WAIT_IN = {
 }  # fmt: skip
 _HOW = ("", *_WAIT_IN)
 _OF_RESOURCES = ("peer", "tls", "fsync", "wait")
+_FOR_CLIENTS = ("clients of", "listening")  # labels of resources that a server waits at for work
 _OF_KIND = {"sleep": "sleep", "lock": "lock", "net": "peer", "wait-child": "subprocess"}
 _CALL_OF_KIND = {"io-read": "read", "io-write": "write", "poll": "poll"}
 _WORDS = {rule.name: rule.waits for rule in RULES if rule.name != "wait"} | {
@@ -71,9 +72,13 @@ def sampled(trace: Any, period: int) -> Sampled:
     nothing = pd.DataFrame(columns=[*KEY, *_SUMS]).astype(dict.fromkeys(("pid", "tid", "own_func_id", *_SUMS), "int64"))
     rows = added(chain([nothing], (summed(samples, Standing(stacks, functions)) for samples, stacks in segments(trace))), KEY, _SUMS)
     some = in_rows(rows, functions, period, is_summed(trace))
-    if len(trace.resources()):
+    if len(trace.resources()) or len(trace.profile_waits()):
         _name_resources(some.found, by_wait(trace))
-    return some
+    clients = [each for each in some.found if str(each.resource).startswith(_FOR_CLIENTS)]
+    idle_ns = sum(each.ns for each in clients)
+    return some._replace(
+        found=[each for each in some.found if each not in clients], at_work_ns=some.at_work_ns - idle_ns, idle_ns=some.idle_ns + idle_ns
+    )
 
 
 def summed(samples: pd.DataFrame, standing: "Standing") -> pd.DataFrame:

@@ -1,6 +1,6 @@
 """Samples of threads off the core by what these waited for: a file or socket, a lock through a library's function, the GIL, a core; and in which function of the program."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,15 @@ from pytrace_ebpf.derive.calls.own_code import own
 from pytrace_ebpf.derive.calls.primitives import PRIMITIVES, among
 from pytrace_ebpf.derive.scheduling import syscalls, wait_kinds
 from pytrace_ebpf.trace.reader import Trace
+from pytrace_ebpf.trace.sampled import NATIVE
 from pytrace_ebpf.trace.schema import WAIT_KINDS
 from pytrace_ebpf.trace.states import STATES
 
 RUN_QUEUE, UNKNOWN = next(state.label for state in STATES if state.name == "runq_wait"), "unknown"
 """Beside those of schema.WAIT_KINDS: runnable without a core; and where nothing says what a thread waited for."""
 NONE = -1
-_KEY = ["kind", "syscall", "resource", "primitive_func_id", "func_id"]
-_SUMS = {"total_ns": "sum", "square": "sum", "samples": "sum"}
+KEY = ["kind", "syscall", "resource", "primitive_func_id", "func_id"]
+SUMS = {"total_ns": "sum", "total_square": "sum", "samples": "sum"}
 _STATES = {"gil": "gil_wait", RUN_QUEUE: "runq_wait", None: "blocked", UNKNOWN: "unknown"}  # None: its kind is that of its system call
 _IN = ["primitive_func_id", "func_id"]
 
@@ -34,62 +35,88 @@ def by_wait(trace: Trace) -> pd.DataFrame:
     called to wait; NONE), func_id (the program's own function that was innermost, else the innermost of all that are not such; NONE no Python ran),
     total_ns, error_ns (one standard error), samples.
     """
-    sums = Added(_KEY, _SUMS)
-    sums.add(pd.DataFrame({**{name: np.zeros(0, object) for name in _KEY[:3]}, **{name: np.zeros(0, np.int64) for name in (*_IN, *_SUMS)}}))
-    called, machine, functions = labels(trace.resources()), trace.manifest["host"]["machine"], trace.functions()
-    library, program = among(functions, PRIMITIVES), _mask(functions["func_id"].to_numpy()[own(functions)])
-    for samples, stacks in segments(trace, native=False):
-        off = samples[samples["off_ns"] > 0]
-        if len(off):
-            sums.add(_rows(off, _callers(stacks, library, program), called, machine))
+    sums = Added(KEY, SUMS)
+    sums.add(pd.DataFrame({**{name: np.zeros(0, object) for name in KEY[:3]}, **{name: np.zeros(0, np.int64) for name in (*_IN, *SUMS)}}))
+    waits = trace.profile_waits()
+    if len(waits):
+        sums.add(waits[[*KEY, *SUMS]].astype(dict.fromkeys(KEY[:3], object)))
+    else:
+        machine, callers = trace.manifest["host"]["machine"], Callers()
+        callers.take(trace.functions())
+        called = labels(trace.resources())
+        for samples, stacks in segments(trace):
+            sums.add(waited(samples, callers.of(stacks), called, machine))
     table = sums.table
-    table["error_ns"] = np.rint(np.sqrt(table.pop("square").astype(np.float64))).astype(np.int64)
+    table["error_ns"] = np.rint(np.sqrt(table.pop("total_square").astype(np.float64))).astype(np.int64)
     return table.sort_values("total_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-def _mask(func_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    mask = np.zeros(int(func_ids.max()) + 1 if len(func_ids) else 0, bool)
-    mask[func_ids] = True
-    return mask
+class Callers:
+    """Which functions wait for the program, and which are its own. Memory: three bytes for each function that there is."""
+
+    def __init__(self) -> None:
+        self._library, self._program, self._native = (np.zeros(0, bool) for _ in range(3))
+
+    def take(self, functions: pd.DataFrame) -> None:
+        """New ones, schema.FUNCTIONS."""
+        ids = functions["func_id"].to_numpy(np.int64)
+        if not len(ids):
+            return
+        of_library = among(functions, PRIMITIVES)[ids]
+        masks = (of_library, own(functions), (functions["function_layer"] == NATIVE).to_numpy(bool))
+        size = max(len(self._library), int(ids.max()) + 1)
+        self._library, self._program, self._native = (
+            _put(old, size, ids, new) for old, new in zip((self._library, self._program, self._native), masks, strict=True)
+        )
+
+    def of(self, stacks: pd.DataFrame) -> dict[int, tuple[int, int]]:
+        """(primitive_func_id, func_id) by stack_id of schema.STACKS, in which a caller comes first; native frames count for who called them."""
+        found = {NO_FRAMES: (NONE, NONE)}
+        innermost: dict[int, int] = {NO_FRAMES: NONE}  # the program's own function
+        library, program, native = self._library.tolist(), self._program.tolist(), self._native.tolist()
+        for stack, parent, func_id in zip(*(stacks[name].tolist() for name in ("stack_id", "parent_id", "func_id")), strict=True):
+            primitive, caller = found.get(parent, (NONE, NONE))
+            known = 0 <= func_id < len(library)
+            mine = func_id if known and program[func_id] else innermost.get(parent, NONE)
+            innermost[stack] = mine
+            if known and native[func_id]:
+                found[stack] = primitive, caller
+            elif known and library[func_id]:
+                found[stack] = primitive if primitive != NONE else func_id, caller
+            else:
+                found[stack] = NONE, mine if mine != NONE else func_id
+        return found
 
 
-def _callers(stacks: pd.DataFrame, library: npt.NDArray[np.bool_], program: npt.NDArray[np.bool_]) -> dict[int, tuple[int, int]]:
-    """(primitive_func_id, func_id) by stack_id of schema.STACKS without native frames; masks by func_id."""
-    found = {NO_FRAMES: (NONE, NONE)}
-    innermost: dict[int, int] = {NO_FRAMES: NONE}  # the program's own function
-    for stack, parent, func_id in zip(*(stacks[name].tolist() for name in ("stack_id", "parent_id", "func_id")), strict=True):
-        primitive, caller = found.get(parent, (NONE, NONE))
-        mine = func_id if 0 <= func_id < len(program) and program[func_id] else innermost.get(parent, NONE)
-        innermost[stack] = mine
-        if 0 <= func_id < len(library) and library[func_id]:
-            found[stack] = primitive if primitive != NONE else func_id, caller
-        else:
-            found[stack] = NONE, mine if mine != NONE else func_id
-    return found
+def _put(mask: npt.NDArray[np.bool_], size: int, at: npt.NDArray[np.int64], values: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    out = np.zeros(size, bool)
+    out[: len(mask)] = mask
+    out[at] = values
+    return out
 
 
-def _rows(samples: pd.DataFrame, callers: Mapping[int, tuple[int, int]], called: "pd.Series[Any]", machine: str) -> pd.DataFrame:
-    """Samples off the core as rows of _KEY and _SUMS; `called`: of labels()."""
-    numbers = samples["syscall"].to_numpy(np.int32) if "syscall" in samples else np.full(len(samples), -1, np.int32)
-    resource = samples["resource_id"].map(called).astype("object") if "resource_id" in samples else None
-    names = wait_kinds.names(numbers, machine)
-    kinds = [WAIT_KINDS[syscalls.KIND_OF[name]] if name in syscalls.KIND_OF else "other" for name in names]
+def waited(
+    samples: pd.DataFrame, callers: Mapping[int, tuple[int, int]], called: "pd.Series[Any]", machine: str, by: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Samples (samples.weights.weighed) off the core as rows of KEY and SUMS, and of the columns `by`; `callers` of Callers, `called` of labels()."""
+    samples = samples[samples["off_ns"] > 0]
+    names = wait_kinds.names(samples["syscall"].to_numpy(np.int32), machine)
+    kinds = np.array([WAIT_KINDS[syscalls.KIND_OF[name]] if name in syscalls.KIND_OF else "other" for name in names], object)
+    resource = samples["resource_id"].map(called).astype("object").to_numpy()
     inside = np.array([callers.get(stack, (NONE, NONE)) for stack in samples["stack_id"].tolist()], np.int64).reshape(-1, 2)
     parts = []
     for kind, state in _STATES.items():
         blocked = kind is None
-        rows = pd.DataFrame(
-            {
-                "kind": kinds if blocked else kind,
-                "syscall": names if blocked else None,
-                "resource": resource if blocked else None,
-                "primitive_func_id": inside[:, 0] if blocked else NONE,
-                "func_id": inside[:, 1],
-                "total_ns": samples[f"{state}_ns"].to_numpy(),
-                "square": samples[f"{state}_square"].to_numpy(),
-                "samples": samples["samples"].to_numpy(),
-            }
-        )
-        parts.append(rows[rows["total_ns"] > 0].astype(dict.fromkeys(_KEY[:3], object)))
-    rows = pd.concat(parts, ignore_index=True)
-    return rows.groupby(_KEY, dropna=False, as_index=False).agg(_SUMS)
+        rows = pd.DataFrame({
+            "kind": kinds if blocked else kind,
+            "syscall": names if blocked else None,
+            "resource": resource if blocked else None,
+            "primitive_func_id": inside[:, 0] if blocked else NONE,
+            "func_id": inside[:, 1],
+            "total_ns": samples[f"{state}_ns"].to_numpy(),
+            "total_square": samples[f"{state}_square"].to_numpy(),
+            "samples": samples["samples"].to_numpy(),
+            **{name: samples[name].to_numpy() for name in by},
+        })  # fmt: skip
+        parts.append(rows[rows["total_ns"] > 0].astype(dict.fromkeys(KEY[:3], object)))
+    return pd.concat(parts, ignore_index=True).groupby([*by, *KEY], dropna=False, as_index=False).agg(SUMS)

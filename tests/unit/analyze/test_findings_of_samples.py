@@ -116,6 +116,15 @@ def test_what_is_behind_the_descriptor_is_named(what: str, tmp_path: Path) -> No
     assert found["rule"] == rule and found["command"].endswith(" --by wait") and said in found["sentence"], found["sentence"]
 
 
+def test_a_server_that_waits_for_its_clients_has_nothing_to_do(tmp_path: Path) -> None:
+    samples = Samples().add(7, BLOCKED, 100, MAIN, HANDLE, EVAL, RECV, times=20)
+    samples.rows = [(*row, None, 45, 53) for row in samples.rows]
+    accepted = (53, "tcp", "10.0.0.9:41000", "10.0.0.7:8000", False, 7, 4, 0, 0, 0)
+    table = samples.add(7, 0, 10, MAIN, AUDIT, times=50).trace(tmp_path, resources=[*RESOURCES, accepted]).findings()
+    assert table["rule"].tolist() == ["computes", "idle"] and table["share"].iloc[0] == 1.0, table["sentence"].tolist()
+    assert table["sentence"].iloc[1].startswith("Left out: 2.00s"), table["sentence"].tolist()
+
+
 IDLE: dict[str, Sequence[int]] = {
     "a thread of a pool": (BOOTSTRAP, WORKER, ACQUIRE),
     "a thread at its queue": (BOOTSTRAP, HANDLE, GET, WAIT, ACQUIRE),

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.live.profile import profile
+from pytrace_ebpf.analyze.live.profile_waits import ProfileWaits
 from pytrace_ebpf.analyze.live.samples import LiveSamples
+from pytrace_ebpf.analyze.samples.by_wait import by_wait
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.daemon import retention as kept_module
 from pytrace_ebpf.daemon import store as store_module
@@ -46,7 +49,7 @@ class Life:
         self.hours = Retention(place, HOUR, max_bytes, max_age_s)
         self.store = Store(self.hours, ["pytrace-ebpf", "daemon"], {}, 10.0)
         self.first, self.count, self.now = first, 0, time.monotonic_ns()
-        self.live = LiveSamples(self.now, "x86_64", {"period_ns": PERIOD})
+        self.live, self.waits = LiveSamples(self.now, "x86_64", {"period_ns": PERIOD}), ProfileWaits("x86_64")
 
     def window(self, pids: tuple[int, ...] = (41, 42)) -> None:
         """Write one."""
@@ -58,11 +61,13 @@ class Life:
                 (1 + self.count, "/f.py", "f", f"f{self.count}", 3, "f")]),
         }  # fmt: skip
         if not self.count:
+            tables["resources"] = rows("resources", [(51, "tcp", "10.0.0.5:5432", "10.0.0.7:40000", False, 41, 4, 0, 0, 0)])
             tables["processes"] = rows("processes", [(pid, 1, "/p", f"p {pid}", "3.11.2", "sample", 0, 0, start, None) for pid in pids])
-        facts = {"sampling": {"period_ns": PERIOD, "off_core": 1}, "sources": [], "target": {"pid": 41}, "targets": []}
+        facts = {"sampling": {"period_ns": PERIOD, "off_core": 1, "states": 2}, "sources": [], "target": {"pid": 41}, "targets": []}
         closed = Closed(start, end, tables, facts)
         weighed = self.live.take(tables, end)
-        self.store.write(closed, profile(weighed, tables["stacks"], start, end))
+        blocked = weighed.assign(off_ns=SECOND, on_cpu_ns=0, blocked_ns=SECOND, blocked_square=4.0, syscall=45, resource_id=51)
+        self.store.write(closed, profile(weighed, tables["stacks"], start, end), self.waits.take(tables, blocked, start, end))
         self.count, self.now = self.count + 1, end
 
     def close(self) -> None:
@@ -111,7 +116,8 @@ def test_hours_of_several_lives_are_one_trace_with_one_number_for_a_function(tmp
 
 
 @pytest.mark.parametrize(("words", "code"), [
-    (("report", "--by", "function"), 0), (("report", "--by", "line"), 0), (("report", "--by", "task"), 0), (("report", "--by", "wait"), 2), (("report", "--by", "thread"), 2),
+    (("report", "--by", "function"), 0), (("report", "--by", "line"), 0), (("report", "--by", "task"), 0), (("report", "--by", "wait"), 0),
+    (("report", "--by", "gil"), 2), (("report", "--by", "thread"), 2),
     (("report", "--pid", "42"), 0), (("export", "--to", "folded", "-o", "-"), 0), (("export", "--to", "perfetto", "-o", "-"), 2), (("info",), 0),
 ])  # fmt: skip
 def test_what_sums_cannot_say_is_refused(tmp_path: Path, words: tuple[str, ...], code: int, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,6 +137,34 @@ def test_the_advice_names_the_processes_that_it_is_about(tmp_path: Path, capsys:
     life.close()
     assert main(["report", str(tmp_path / "d")]) == 0
     assert "pytrace-ebpf attach 42,41 --include " in capsys.readouterr().out
+
+
+def test_what_was_waited_for_is_added_up_over_hours_and_lives(tmp_path: Path, clock: list[float]) -> None:
+    for first in ("first", "second"):
+        life = Life(tmp_path, first)
+        for _ in range(2):
+            life.window()
+            clock[0] += 3600
+        life.close()
+    trace = pytrace_ebpf.open(tmp_path)
+    names = trace.functions().set_index("func_id")["qualname"]
+    table = by_wait(trace)
+    assert {(row.kind, row.syscall, row.resource) for row in table.itertuples()} == {("net", "recvfrom", "postgres 10.0.0.5:5432")}
+    of = table.set_index(table["func_id"].map(names))[["total_ns", "error_ns", "samples"]]
+    assert of.loc["first"].tolist() == of.loc["second"].tolist() == [8 * SECOND, round(32**0.5), 8]
+    assert of.loc["f0"].tolist() == [8 * SECOND, round(32**0.5), 8] and of.loc["f1"].tolist() == [8 * SECOND, round(32**0.5), 8]
+    assert (trace.profile_waits()["end_ns"] - trace.profile_waits()["start_ns"] == 10 * SECOND).all()
+    assert main(["report", str(tmp_path), "--by", "wait"]) == 0
+
+
+def test_of_many_waits_those_with_least_time_name_no_resource() -> None:
+    tables = {"resources": rows("resources", [(at, "file", f"/{at}", "", False, 41, 4, 0, 0, 0) for at in range(1, 40)])}
+    one = pd.DataFrame({"pid": 41, "stack_id": -1, "off_ns": 1, "syscall": 0, "resource_id": range(1, 40), "samples": 1})
+    times = dict.fromkeys(("gil_wait_ns", "runq_wait_ns", "unknown_ns", "gil_wait_square", "runq_wait_square", "unknown_square", "blocked_square"), 0)
+    samples = one.assign(**times, blocked_ns=range(1000, 1039))
+    table = ProfileWaits("x86_64").take(tables, samples, 0, 10, most=10).to_pandas()
+    assert sorted(table["resource"].dropna()) == [f"/{at}" for at in range(35, 40)] and table["total_ns"].sum() == samples["blocked_ns"].sum()
+    assert table.loc[table["resource"].isna(), "samples"].tolist() == [34]
 
 
 def test_one_hour_is_a_trace_by_itself(tmp_path: Path) -> None:

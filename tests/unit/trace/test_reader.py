@@ -38,6 +38,7 @@ def test_every_table_opens_with_its_columns(path: Path) -> None:
             "external_switches",
             "rivals",
             "resources",
+            "profile_waits",
             "tasks",
             "requests",
             "operators",
