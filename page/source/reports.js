@@ -81,15 +81,15 @@ export function clients(model, main) {
   const whom = r => r.resource ? (r.resource.startsWith("tcp ") ? r.resource.replace("tcp ", r.library + " ") : r.resource) : r.library;
   const who = r => r.qualname ? nameCell(r.qualname, place(r.file, r.own_line > 0 ? r.own_line : r.first_line)) : el("span", {class_: "dim"}, "(none of its own code)");
   main.replaceChildren(pane(noted("What was asked of servers, processes and pools", `${of(report)}; what a library asks of another within a call is not counted again`), table([
-    ["", r => bar([r.total_ns], [colour], most), "wide"], number("calls", "count"), ns("total", "total_ns"), ns("each", "each_ns"), ns("longest", "longest_ns"),
-    ["of", whom, "wide"], ["for", r => r.statement == null ? "(could not be read)" : el("span", {title: r.statement}, r.statement), "name"], ["asked by", who, "name"]], report.rows, {sort: 2})));
+    ["", r => bar([r.total_ns], [colour], most), "wide"], number("calls", "count"), ns("total", "total_ns"),
+    ["for", r => r.statement == null ? "(could not be read)" : el("span", {title: r.statement}, r.statement), "name"], ["of", whom, "wide"], ["asked by", who, "name"], ns("each", "each_ns"), ns("longest", "longest_ns")], report.rows, {sort: 2})));
 }
 
 export function resources(model, main) {
   const report = model.page.tables.resource, most = Math.max(1, ...report.rows.map(r => r.total_ns)), colour = model.page.parts[3][1];
   main.replaceChildren(pane(noted("Files, connections and pipes that were waited for", of(report)), table([
-    ["", r => bar([r.total_ns], [colour], most), "wide"], number("waits", "waits"), ns("total", "total_ns"), ns("longest", "longest_ns"), ["resource", r => el("span", {title: r.resource}, r.resource), "name"],
-    ["by", r => r.syscalls || "-", "wide"], ["mostly in", r => ofFunction(r), "name"]], report.rows, {sort: 2})));
+    ["", r => bar([r.total_ns], [colour], most), "wide"], number("waits", "waits"), ns("total", "total_ns"), ["resource", r => el("span", {title: r.resource}, r.resource), "name"],
+    ["by", r => r.syscalls || "-", "wide"], ["mostly in", r => ofFunction(r), "name"], ns("longest", "longest_ns")], report.rows, {sort: 2})));
 }
 
 export function requests(model, main) {
