@@ -5,7 +5,7 @@ import {el, hint} from "./dom.js";
 import {flame} from "./flame.js";
 import {functions} from "./functions.js";
 import {model as modelOf} from "./model.js";
-import {cores, gil, memory, operators, requests, rowsOf, tasks, waits} from "./reports.js";
+import {clients, cores, gil, memory, operators, requests, resources, rowsOf, tasks, waits} from "./reports.js";
 import {matches} from "./search.js";
 import {change, onchange, recall, remember, state} from "./state.js";
 import {summary} from "./summary.js";
@@ -18,10 +18,11 @@ const awaited = m => m.page.tables.task.rows.some(r => r.awaited_ns === undefine
 const VIEWS = [
   ["summary", "Summary", summary, () => true], ["timeline", "Timeline", timeline, m => m.calls.start.length + m.states.start.length > 0], ["flame", "Flame graph", flame, () => true],
   ["functions", "Functions", functions, () => true], ["waits", "Waits", waits, m => has(m, "wait")], ["gil", "GIL", gil, m => (m.page.tables.gil?.gil.processes.length ?? 0) > 0],
-  ["cores", "Cores", cores, m => has(m, "core")], ["requests", "Requests", requests, m => has(m, "request")],
+  ["cores", "Cores", cores, m => has(m, "core")], ["requests", "Requests", requests, m => has(m, "request")], ["clients", "Clients", clients, m => has(m, "client")],
+  ["resources", "Resources", resources, m => has(m, "resource")],
   ["tasks", "Tasks", tasks, m => has(m, "task") && awaited(m)], ["operators", "Operators", operators, m => has(m, "operator")], ["memory", "Memory", memory, m => has(m, "memory")],
 ];
-const IN_VIEWS = ["thread", "wait", "gil", "core", "request", "task", "operator", "memory"];
+const IN_VIEWS = ["thread", "wait", "gil", "core", "request", "client", "resource", "task", "operator", "memory"];
 const others = m => Object.keys(m.page.tables).filter(name => !IN_VIEWS.includes(name)).map(name => [name, name[0].toUpperCase() + name.slice(1), rowsOf(name), m => has(m, name)]);
 const KEYS = [["1 … 9", "the views"], ["/", "find a function; Enter goes to the next in the timeline, n and N on and back"], ["← → or a d", "move"], ["+ − or w s", "zoom"], ["0", "the whole"], ["[ ]", "moments of which every call is kept"], ["e", "all levels of all threads, or the first ones"], ["c", "the threads of all processes, or each process as one row"], ["arrow keys", "in the flame graph: caller, callee, beside"], ["Esc", "end the search; show all"], ["t", "light or dark"], ["?", "this"]];
 

@@ -25,7 +25,7 @@ export function waits(model, main) {
     if (r.partner_ns < 0.25 * r.total_ns) return "many";
     return r.partner_tid > 0 ? `${r.partner_name ?? "thread"} ${r.partner_tid}` : r.partner_tid === 0 ? (["gil", "preempted"].includes(r.kind) ? "(nobody)" : "(timer, device)") : "(not known)";
   };
-  const kept = [...w.start.keys()].filter(i => model.threads[w.thread[i]]?.python), longest = [...kept].sort((a, b) => w.length[b] - w.length[a]).slice(0, 200);
+  const kept = [...w.start.keys()].filter(i => model.threads[w.thread[i]]?.python && w.func[i] >= 0), longest = [...kept].sort((a, b) => w.length[b] - w.length[a]).slice(0, 200);
   main.replaceChildren(pane(said(report), noted("What the threads waited for", `${of(report)} causes; queued: of the total, runnable but without a core`), table([
     ["", r => bar([r.total_ns], [colour(r.kind)], most), "wide"], ["what", what, "wide"], number("waits", "waits"), ns("total", "total_ns"), ns("queued", "queued_ns"), ns("longest", "longest_ns"),
     ["mostly in", r => ofFunction(r), "name"], ["mostly for", who, "name"]], report.rows, {sort: 3}),
@@ -74,6 +74,22 @@ export function cores(model, main) {
       functions.length ? el("div", {}, noted("Functions on cores", "own time on it"), matrix(functions, cpus, (f, c) => sum(more.functions, r => (r.qualname ?? "(unknown)") === f.label && r.cpu === c.cpu, "self_on_cpu_ns"), time, CORE, flat)) : null,
       more.migrations.length ? el("div", {}, noted("Moved to another core", "times, from rows to columns"), matrix(cpus, cpus, (a, b) => sum(more.migrations, r => r.cpu_before === a.cpu && r.cpu_after === b.cpu, "times"), count, GIL[1], {...flat, corner: "from ↓   to →"})) : null),
     more.preempted_by.length ? el("div", {}, noted("Preempted by", "lost: time until it had a core again"), table([ns("lost", "ns"), number("times", "times"), ["thread", r => r.tid ? nameCell(`${r.name ?? "?"} ${r.tid}`, r.traced ? "this program's own" : r.pid !== null ? `pid ${r.pid}` : "ended since") : "the idle thread: moved to another core, or throttled", "name"]], more.preempted_by, {sort: 0, most: 40})) : null));
+}
+
+export function clients(model, main) {
+  const report = model.page.tables.client, most = Math.max(1, ...report.rows.map(r => r.total_ns)), colour = model.page.parts[3][1];
+  const whom = r => r.resource ? (r.resource.startsWith("tcp ") ? r.resource.replace("tcp ", r.library + " ") : r.resource) : r.library;
+  const who = r => r.qualname ? nameCell(r.qualname, place(r.file, r.own_line > 0 ? r.own_line : r.first_line)) : el("span", {class_: "dim"}, "(none of its own code)");
+  main.replaceChildren(pane(noted("What was asked of servers, processes and pools", `${of(report)}; what a library asks of another within a call is not counted again`), table([
+    ["", r => bar([r.total_ns], [colour], most), "wide"], number("calls", "count"), ns("total", "total_ns"),
+    ["for", r => r.statement == null ? "(could not be read)" : el("span", {title: r.statement}, r.statement), "name"], ["of", whom, "wide"], ["asked by", who, "name"], ns("each", "each_ns"), ns("longest", "longest_ns")], report.rows, {sort: 2})));
+}
+
+export function resources(model, main) {
+  const report = model.page.tables.resource, most = Math.max(1, ...report.rows.map(r => r.total_ns)), colour = model.page.parts[3][1];
+  main.replaceChildren(pane(noted("Files, connections and pipes that were waited for", of(report)), table([
+    ["", r => bar([r.total_ns], [colour], most), "wide"], number("waits", "waits"), ns("total", "total_ns"), ["resource", r => el("span", {title: r.resource}, r.resource), "name"],
+    ["by", r => r.syscalls || "-", "wide"], ["mostly in", r => ofFunction(r), "name"], ns("longest", "longest_ns")], report.rows, {sort: 2})));
 }
 
 export function requests(model, main) {

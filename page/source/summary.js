@@ -16,10 +16,11 @@ export function summary(model, main) {
   const threads = page.tables.thread?.rows ?? [], most = Math.max(1, ...threads.map(t => t.wall_ns ?? 0));
   const parts = ["on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns", "off", "unknown_ns"].map(name => split[name] ?? 0);
   parts[4] = Math.max(0, split.wall_ns - parts.reduce((a, b) => a + b, 0));
-  const cards = [["recorded", time(page.wall_ns)], [counted(model), count(page.sampled ? threads.reduce((sum, t) => sum + (t.samples ?? 0), 0) : page.calls)], ["threads", count(model.threads.length)],
+  const cards = [["recorded", time(page.wall_ns)], [counted(model), count(page.sampled ? threads.reduce((sum, t) => sum + (t.samples ?? 0), 0) : page.calls)], ["threads", count(page.thread_count)],
                  ...parts.map((ns, k) => ns > 0 ? [page.parts[k][0], percent(ns, split.wall_ns)] : null).filter(Boolean)];
   const top = model.functions.filter(f => f.self > 0).sort((a, b) => b.self - a.self).slice(0, 12), longest = top[0]?.self;
-  const said = [...(page.findings?.length ? page.findings : [page.sentence]), ...["wait", "gil", "task", "operator"].map(name => page.tables[name]?.count ? page.tables[name].sentence : null)].filter(Boolean);
+  const others = () => [page.sentence, ...["wait", "gil", "task", "operator"].map(name => page.tables[name]?.count ? page.tables[name].sentence : null)];
+  const said = (page.findings?.length ? page.findings : others()).filter(Boolean);
   main.replaceChildren(el("div", {class_: "pad"},
     el("div", {class_: "sentences"}, ...[...new Set(said)].map((text, i) => el("p", {class_: i ? "" : "said"}, ...sentence(text)))),
     el("div", {class_: "cards"}, ...cards.map(([label, value]) => el("div", {class_: "card"}, el("b", {}, value), el("span", {}, label)))),

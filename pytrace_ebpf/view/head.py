@@ -62,7 +62,7 @@ def head(facts: dict[str, Any], calls: int, width: int, answer: Sequence[Text] =
     target = facts["target"]
     python = f"Python {target['python_version']}" if target.get("python_version") else "no Python"
     counts = [
-        *([plural(facts["processes"], "process")] if facts["processes"] > 1 else []),
+        *([plural(facts["processes"], "process")] if facts["processes"] > 1 and not of_several(facts) else []),
         plural(facts["threads"], "thread"),
         _counted(facts, calls),
     ]
@@ -98,12 +98,17 @@ def head(facts: dict[str, Any], calls: int, width: int, answer: Sequence[Text] =
     ]
 
 
+def of_several(facts: dict[str, Any]) -> bool:
+    """Whether several programs were traced from the beginning, so that traced() says how many there are."""
+    return len(facts.get("targets") or [facts["target"]]) > 1
+
+
 def traced(facts: dict[str, Any]) -> str:
-    """What was traced: the program, or how many processes of which programs."""
+    """What was traced: the program, or how many processes of which programs, children included."""
     targets = facts.get("targets") or [facts["target"]]
     commands = list(dict.fromkeys(each.get("command") or each.get("executable") or "(unknown program)" for each in targets))
     if len(targets) > 1:
-        return f"{len(targets)} processes of {', '.join(commands)}"
+        return f"{max(len(targets), facts['processes'])} processes of {', '.join(commands)}"
     earlier: list[str] = targets[0].get("earlier_commands") or []
     first, *others = [*earlier, commands[0]]
     if len(others) > _CHAIN_SHOWN:

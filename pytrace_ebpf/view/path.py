@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pytrace_ebpf.analyze.critical_path import asked
-from pytrace_ebpf.analyze.critical_path.path import path
+from pytrace_ebpf.analyze.critical_path.path import path, with_all_threads
 from pytrace_ebpf.analyze.critical_path.rows import AWAIT, ON_CPU, RUN_QUEUE, UNKNOWN, sequence, summed
 from pytrace_ebpf.analyze.requests.one_request import of_id
 from pytrace_ebpf.trace.states import BY_NAME
@@ -45,6 +45,7 @@ def found(trace: Any, _calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.D
     known = facts["scheduling"]["source"] == "bpf"
     what, items = asked_for(trace, facts) if known else ("run", asked.of_run(trace))
     items = items if known else items.head(0)
+    trace = with_all_threads(trace)
     of = path(trace, items) if known else None
     table = summed(trace, of) if of else pd.DataFrame(columns=["kind", "own_func_id", "func_id", "ns"]).astype({"own_func_id": int, "func_id": int})
     length = (items["end_ns"] - items["start_ns"]).astype(np.int64)

@@ -10,13 +10,14 @@ from ready import done, ready
 
 JOBS = queue.Queue()
 LOCK = threading.Lock()
-HELD = threading.Event()
-CHILD = "import sys, time\nfor line in sys.stdin.buffer:\n    time.sleep(0.05)\n    sys.stdout.buffer.write(line)\n    sys.stdout.flush()\n"
+HELD, WAITING = threading.Event(), threading.Event()
+CHILD = "import sys, time\nfor line in sys.stdin.buffer:\n    time.sleep(0.1)\n    sys.stdout.buffer.write(line)\n    sys.stdout.flush()\n"
 
 
 def keep():
     with LOCK:
         HELD.set()
+        WAITING.wait()
         time.sleep(0.1)
 
 
@@ -28,6 +29,7 @@ def ask(child):
 
 def serve(child):
     for answer in iter(JOBS.get, None):
+        WAITING.set()
         with LOCK:
             ask(child)
         answer.set()
@@ -53,6 +55,7 @@ if __name__ == "__main__":
         thread.start()
     for _ in range(3):
         HELD.clear()
+        WAITING.clear()
         holder = threading.Thread(target=keep)
         holder.start()
         HELD.wait()

@@ -32,6 +32,12 @@ class Path(NamedTuple):
     lines: Timelines
 
 
+def with_all_threads(trace: Any) -> Any:
+    """The trace or, of a window of some threads, that of all of them: paths lead from one to the other."""
+    some = any(getattr(trace, name, None) is not None for name in ("pid", "tid"))
+    return trace.whole.window(trace.start_ns, trace.end_ns) if some else trace
+
+
 def path(trace: Any, items: pd.DataFrame) -> Path:
     """The critical path of each of `items` in a pytrace_ebpf Trace. Memory is bounded by the waits from the first one's begin to the last one's end, and by the pieces."""
     trace.whole.derive("waits")

@@ -9,7 +9,7 @@ import pandas as pd
 
 from pytrace_ebpf.analyze.critical_path import asked
 from pytrace_ebpf.analyze.critical_path.innermost import BY_CALL, by_call
-from pytrace_ebpf.analyze.critical_path.path import Path, path
+from pytrace_ebpf.analyze.critical_path.path import Path, path, with_all_threads
 from pytrace_ebpf.analyze.critical_path.timelines import NOBODY
 from pytrace_ebpf.analyze.waits.resources import labels
 from pytrace_ebpf.analyze.waits.rivals import main_rivals, throttled
@@ -37,6 +37,7 @@ def critical_path(trace: Any, request_ids: Any = None, function: str | None = No
         items = asked.of_requests(requests if request_ids is None else requests[requests["request_id"].isin(request_ids)])
         if request_ids is None and not len(items):
             items = asked.of_run(trace)
+    trace = with_all_threads(trace)
     return sequence(trace, path(trace, items))
 
 

@@ -30,7 +30,7 @@ _HANDSHAKE = "do_handshake"  # of TLS, in ssl and what is like it
 _SUMS = {"ns": "sum", "waits": "sum", "small_ns": "sum"}
 SMALL_NS = 20_000_000
 # What a thread waits in for others of its own program to be done, or for the next piece of work.
-FOR_OTHERS = ("Thread.join", "Process.join", "Popen.wait", "Event.wait", "Future.result", "wait", "as_completed", "Executor.map", "ThreadPoolExecutor.shutdown",
+FOR_OTHERS = ("Thread.start", "Thread.join", "Process.join", "Popen.wait", "Event.wait", "Future.result", "wait", "as_completed", "Executor.map", "ThreadPoolExecutor.shutdown",
                "ProcessPoolExecutor.shutdown", "Executor.__exit__", "Pool.map", "Pool.join", "ApplyResult.get", "ApplyResult.wait", "_shutdown")  # fmt: skip
 _FOR_WORK = ("Queue.get", "SimpleQueue.get", "Condition.wait", "Condition.wait_for", "JoinableQueue.get")
 WITHOUT_OTHERS = (
@@ -91,7 +91,12 @@ def primitives(functions: pd.DataFrame) -> "pd.Series[Any]":
     chosen = functions[among(functions, PRIMITIVES)[functions["func_id"]]]
     named = chosen["qualname"].astype("object")
     plain = named.str.contains(".", regex=False) | ~chosen["module"].isin(("queue", "_queue", "threading"))
-    short = {"get": "Queue.get", "wait": "Condition.wait", "join": "Thread.join"}  # before 3.11 the class is not always known
+    short = {
+        "get": "Queue.get",
+        "wait": "Condition.wait",
+        "join": "Thread.join",
+        "start": "Thread.start",
+    }  # before 3.11 the class is not always known
     return named.where(plain, named.map(short).fillna(named)).set_axis(chosen["func_id"])
 
 

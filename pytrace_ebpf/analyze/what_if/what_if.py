@@ -112,7 +112,8 @@ def _without_locks(trace: Any, model: Model, _change: Change) -> Model:
     """No wait for a lock that another thread lets go: as analyze.waits.locks has them, none of those that queues and pools are made of."""
     waits, library = model.lines.waits, np.append(among(trace.functions(), LIBRARY), True)
     function = waits["func_id"].fillna(-1).to_numpy(np.int64)
-    none = (waits["kind"].astype("object") == "lock").to_numpy() & (function >= 0) & ~library[function] & (model.ender >= 0)
+    of_program = (function >= 0) & ~library[function] & (waits["primitive_func_id"] < 0).to_numpy()
+    none = (waits["kind"].astype("object") == "lock").to_numpy() & of_program & (model.ender >= 0)
     return replace(
         model,
         ender=np.where(none, NOBODY, model.ender).astype(np.int32),

@@ -75,5 +75,4 @@ STREAM = Stream(
     needs_agent="only the agent reads what libraries are asked for",
     prefers_agent=True,
     report="pytrace_ebpf.view.client",
-    in_page=False,
 )

@@ -70,6 +70,7 @@ def _found(trace: Any, facts: dict[str, Any], columns: Columns) -> dict[str, Any
         "wall_ns": trace.end_ns - trace.start_ns,
         "from_ns": trace.start_ns - trace.whole.start_ns,
         "calls": facts["calls"],
+        "thread_count": facts["threads"],
         "sampled": bool(facts["sampled"]),
         "split": harmless(facts["split"]),
         "divided": trace.scheduling["source"] == "bpf" or bool(facts["sampled"]),

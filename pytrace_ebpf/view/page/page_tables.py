@@ -8,11 +8,12 @@ import pandas as pd
 from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.trace.states import SPLIT
 from pytrace_ebpf.view.by import BY
-from pytrace_ebpf.view.names import named, plain
+from pytrace_ebpf.view.names import PLACE, named, plain
 from pytrace_ebpf.view.requests import of_these
 from pytrace_ebpf.view.text import clean
 
 _MOST_ROWS = 500
+_LOCKS = 3  # of one function, from which on they are one row
 _OTHERS = (
     "thread",
     "wait",
@@ -27,7 +28,8 @@ _OTHERS = (
 
 def tables(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> dict[str, Any]:
     """By the name of the report (view.by.BY): `rows`, the first ones; `count`, of how many; `sentence`; and what else that report has found."""
-    return {name: _table(trace, tree, facts | {"by": name, "sentence": None}, name) for name in _OTHERS if _has(trace, facts, name)}
+    found = {name: _table(trace, tree, facts | {"by": name, "sentence": None}, name) for name in _OTHERS if _has(trace, facts, name)}
+    return found | {"resource": _resources(found["wait"].pop("all_rows"))} if "wait" in found else found
 
 
 def _has(trace: Any, facts: dict[str, Any], name: str) -> bool:
@@ -38,6 +40,7 @@ def _has(trace: Any, facts: dict[str, Any], name: str) -> bool:
         "gil": facts["scheduling"]["source"] == "bpf" and not facts["sampled"],
         "core": switches and not facts["sampled"],
         "request": not facts["sampled"],
+        "client": any(segment["rows"].get("client_calls") for segment in trace.segments),
         "operator": bool(manifest["options"].get("layers")),
     }
     of_it = [stream for stream in STREAMS if stream.by == name]
@@ -48,7 +51,44 @@ def _table(trace: Any, tree: pd.DataFrame, facts: dict[str, Any], name: str) -> 
     asked = facts.get("requests") or ()
     rows, more = BY[name].found(trace, tree, facts | {"shapes": False, "requests": asked, "slowest": 0, "at_most": _MOST_ROWS})
     more |= _longest(trace, asked) if name == "request" else {}
+    if name == "wait":
+        more, rows = more | {"all_rows": rows}, _with_locks_as_one(rows)
+        return {"rows": harmless(plain(rows.head(_MOST_ROWS))), "count": len(rows), "sentence": more.pop("sentence", None), **more}
     return {"rows": harmless(plain(rows.head(_MOST_ROWS))), "count": len(rows), "sentence": more.pop("sentence", None), **harmless(more)}
+
+
+def _with_locks_as_one(rows: pd.DataFrame) -> pd.DataFrame:
+    """By wait, the locks of one function, or of no Python call, as one row where they are several: their addresses say nothing to anybody."""
+    is_lock = rows["lock_address"].notna()
+    place = rows[list(PLACE)].astype("object").fillna("").apply(tuple, axis=1)
+    several = is_lock & (is_lock.groupby(place).transform("sum") >= _LOCKS)
+    if not several.any():
+        return rows
+    ones = [_one_of_locks(some) for _, some in rows[several].groupby(place[several])]
+    return pd.concat([rows[~several], *ones], ignore_index=True).sort_values("total_ns", ascending=False, kind="stable", ignore_index=True)
+
+
+def _one_of_locks(some: pd.DataFrame) -> pd.DataFrame:
+    """Locks of one function as one row; for whom is that of the longest."""
+    shares = {name: some[name].sum() for name in ("waits", "total_ns", "partner_ns", "partner_func_ns")}
+    where = "" if some["qualname"].notna().any() else " outside of Python"
+    return some.iloc[:1].assign(
+        primitive=f"{len(some):,} locks{where}", lock_address=pd.NA, queued_ns=some["queued_ns"].sum(min_count=1), longest_ns=some["longest_ns"].max(), **shares
+    )  # fmt: skip
+
+
+def _resources(waits: pd.DataFrame) -> dict[str, Any]:
+    """`rows`: by resource that was waited for, the longest first: resource, syscalls, waits, total_ns, longest_ns, and the function that waited for it most."""
+    known = waits[waits["resource"].notna()].sort_values("total_ns", ascending=False, kind="stable")
+    sums = (
+        known.groupby("resource", sort=False)
+        .agg(waits=("waits", "sum"), total_ns=("total_ns", "sum"), longest_ns=("longest_ns", "max"))
+        .reset_index()
+    )
+    calls = known.groupby("resource")["syscall"].agg(lambda names: ", ".join(sorted(set(names.dropna()))))
+    rows = sums.assign(syscalls=sums["resource"].map(calls)).merge(known.drop_duplicates("resource")[["resource", *PLACE]], on="resource")
+    rows = rows.sort_values("total_ns", ascending=False, kind="stable")
+    return {"rows": harmless(plain(rows.head(_MOST_ROWS))), "count": len(rows), "sentence": None}
 
 
 def _longest(trace: Any, patterns: Sequence[str]) -> dict[str, Any]:

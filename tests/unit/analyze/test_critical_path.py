@@ -271,3 +271,14 @@ def test_the_report_shows_sums_and_single_paths(tmp_path: Path, capsys: pytest.C
         assert one["ns"] == sum(piece["ns"] for piece in one["pieces"])
     assert main(["report", trace, "--function", "none"]) == 2
     assert capsys.readouterr().err == "pytrace-ebpf: --function none fits none of the 7 functions of this trace.\n"
+
+
+def test_of_some_threads_the_path_leads_through_all(tmp_path: Path) -> None:
+    threads = made_up(1)
+    trace = written(tmp_path / "trace", threads)
+    thread = threads[2]
+    window = trace.window(pid=thread.pid, tid=thread.tid)
+    items, rows = of_calls(window, ["run"]), window.critical_path(function="run")
+    assert len(items) and set(items["tid"]) == {thread.tid} and len(set(rows["tid"])) > 1
+    for item, asked in enumerate(items.to_dict("records")):
+        assert by_ns(rows[rows["item"] == item]) == expected(threads, thread.tid, asked["start_ns"], asked["end_ns"])

@@ -16,7 +16,7 @@ MS = 1_000_000
 READ, RECVFROM, ACCEPT, FSYNC, WAIT4, EPOLL_WAIT, NONE = 0, 45, 43, 74, 61, 232, -1
 LIBRARY = "/usr/lib/python3.11"
 MAIN, HANDLE, ASK, HELD, OTHER = range(5)
-RECV, GET, PUT, LOOK_UP, RUN, ONCE, SELECT, FIND, WORKER, SHAKE, SERVE = range(5, 16)
+RECV, GET, PUT, LOOK_UP, RUN, ONCE, SELECT, FIND, WORKER, SHAKE, SERVE, START = range(5, 17)
 FUNCTIONS = [
     (MAIN, "/app/shop.py", "main", "main", 100, "shop"),
     (HANDLE, "/app/shop.py", "handle", "handle", 10, "shop"),
@@ -34,6 +34,7 @@ FUNCTIONS = [
     (WORKER, f"{LIBRARY}/concurrent/futures/thread.py", "_worker", "_worker", 69, "concurrent.futures.thread"),
     (SHAKE, f"{LIBRARY}/ssl.py", "do_handshake", "SSLSocket.do_handshake", 1379, "ssl"),
     (SERVE, f"{LIBRARY}/socketserver.py", "process_request_thread", "ThreadingMixIn.process_request_thread", 691, "socketserver"),
+    (START, f"{LIBRARY}/threading.py", "start", "Thread.start", 938, "threading"),
 ]
 DATABASE, CLIENT, FILE, NAMES = 1, 2, 3, 4
 RESOURCES = [
@@ -161,6 +162,11 @@ def pool() -> Sequence[Script]:
     return both
 
 
+def starts() -> Sequence[Script]:
+    """Who starts a thread waits until that has a core."""
+    return [thread(7, MAIN).enter(START).wait(40 * MS, syscall=FUTEX, address=0x9000, waker=8).leave(), thread(8, OTHER).run(41 * MS)]
+
+
 def full() -> Sequence[Script]:
     """Even a thread that does nothing else has not nothing to do where it may not put its work down."""
     takes = thread(8, HELD).wait(15 * MS).enter(GET).run(4 * MS).leave()
@@ -221,6 +227,7 @@ ALIKE: dict[str, tuple[str, Callable[[], Sequence[Script]], str]] = {
     "calls that each take long are not small": ("many-calls", peer, "peer"),
     "a thread of its own that sleeps between its rounds keeps nobody": ("sleep", asleep_beside, "computes"),
     "a worker at its queue waits for work": ("queue", fed, "computes"),
+    "who starts a thread has nothing to do until that runs": ("queue", starts, "computes"),
     "an idle pool is no lock": ("lock", computes, "computes"),
 }  # fmt: skip
 

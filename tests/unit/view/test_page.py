@@ -20,8 +20,10 @@ from pytrace_ebpf.view.page import excerpts, page_tables, timeline
 from tests import browser
 from tests.browser import Browser
 from tests.unit import synthetic
+from tests.unit.analyze.test_findings import DATABASE, HANDLE, MS, RECVFROM, RESOURCES
+from tests.unit.analyze.test_findings import FUNCTIONS as SHOP
 from tests.unit.analyze.test_samples import COUNTS, sampled
-from tests.unit.synthetic import sample, write_trace
+from tests.unit.synthetic import FUTEX, Script, sample, write_trace
 
 REPOSITORY = Path(__file__).parents[3]
 EVIL = "</script><img src=x onerror=hacked=1><b>&amp;\x1b[2J\u2028--><!--"
@@ -118,6 +120,32 @@ def test_requests_are_there_by_endpoint_and_one_by_one(directory: Path) -> None:
     assert [row["wall_ns"] for row in table["longest"]] == sorted(requests["wall_ns"], reverse=True)
     assert {row["start_ns"] + trace.start_ns for row in table["longest"]} == set(requests["start_ns"])
     assert unpacked(made(directory))[0]["tables"]["request"]["all"] == 0
+
+
+def test_resources_and_what_was_asked_are_tables_and_locks_of_one_function_are_one_row(tmp_path: Path) -> None:
+    urlopen = len(SHOP)
+    one = Script(7, 7, now=10).snapshot()
+    for number in range(4):  # outside of all calls, and in one function
+        one.wait(MS, syscall=FUTEX, address=0x9000 + 64 * number)
+        one.enter(HANDLE).wait(2 * MS, syscall=FUTEX, address=0xA000 + 64 * number).leave()
+    calls = [(one.now, 7, 7, "urllib", "http://shop/item/?", "complete")]
+    one.enter(HANDLE).enter(urlopen).wait(5 * MS, syscall=RECVFROM, resource=DATABASE).leave().leave()
+    functions = [*SHOP, (urlopen, "/usr/lib/python3.11/urllib/request.py", "urlopen", "urlopen", 200, "urllib.request")]
+    rows = {"events": one.events, "sched": one.sched, "client_calls": calls, "functions": functions, "resources": RESOURCES, "end_ns": one.now + 10}
+    page, _ = unpacked(made(write_trace(tmp_path / "trace", **rows)))
+    waits = {row["primitive"]: row for row in page["tables"]["wait"]["rows"] if row["kind"] == "lock"}
+    assert set(waits) == {"4 locks", "4 locks outside of Python"} and waits["4 locks"]["qualname"] == "handle"
+    assert [waits[name]["waits"] for name in sorted(waits)] == [4, 4] and waits["4 locks outside of Python"]["total_ns"] == 4 * (MS + 5_000)
+    (resource,) = page["tables"]["resource"]["rows"]
+    assert (resource["resource"], resource["syscalls"], resource["waits"], resource["qualname"]) == (
+        "postgres 10.0.0.7:5432",
+        "recvfrom",
+        1,
+        "urlopen",
+    )
+    (asked,) = page["tables"]["client"]["rows"]
+    assert (asked["statement"], asked["count"], asked["qualname"]) == ("http://shop/item/?", 1, "handle")
+    assert page["findings"] and not any("GIL" in line for line in page["findings"])
 
 
 def test_every_thread_is_there_however_short_tables_are(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
