@@ -4,12 +4,13 @@ from typing import Any
 
 import pandas as pd
 
+from pytrace_ebpf.analyze.waits.resources import labels, named
 from pytrace_ebpf.trace.schema import OF_THE_INTERPRETER
 from pytrace_ebpf.trace.states import STATES
 
 _KEY = ["pid", "tid", "start_ns"]
 _LABELS = {state.name: state.label for state in STATES} | {"off_cpu": "off CPU"}
-_WAITS = [*_KEY, "blocked_until_ns", "kind", "syscall", "lock_address", "waker_pid", "waker_tid", "holder_tid", "holder_func_id"]
+_WAITS = [*_KEY, "blocked_until_ns", "kind", "syscall", "resource_id", "lock_address", "waker_pid", "waker_tid", "holder_tid", "holder_func_id"]
 NUMBERS = ("woken by", "held by", "lock")  # annotations, in the order of the columns waker_tid, holder_tid, lock_address
 
 
@@ -20,7 +21,7 @@ def causes(trace: Any, timeline: pd.DataFrame, functions: pd.DataFrame) -> pd.Da
     for name in ("kind", "syscall"):
         waits[name] = waits[name].astype("object")
     holder = waits["holder_func_id"].map(functions.set_index("func_id")["qualname"]).astype("object")
-    waits["label"] = _labels(waits, holder)
+    waits["label"] = _labels(waits, holder, named(waits, labels(trace.resources())))
     out = timeline.merge(waits.drop_duplicates(_KEY), how="left", on=_KEY, suffixes=("_number", ""), sort=False)
     state = out["state"].astype("object")
     core = out["cpu"].map({c: f"on core {c}" if c >= 0 else "on a core" for c in out["cpu"].unique()})
@@ -33,9 +34,11 @@ def causes(trace: Any, timeline: pd.DataFrame, functions: pd.DataFrame) -> pd.Da
     return out
 
 
-def _labels(waits: pd.DataFrame, holder: "pd.Series[Any]") -> "pd.Series[Any]":
-    """By kind: "GIL wait, held by f", "io-read: read", "lock", "stop-the-world", "page-fault"."""
-    called = waits["kind"] + (": " + waits["syscall"].astype("object")).fillna("").mask(waits["kind"].isin(("lock", *OF_THE_INTERPRETER)), "")
+def _labels(waits: pd.DataFrame, holder: "pd.Series[Any]", resource: "pd.Series[Any]") -> "pd.Series[Any]":
+    """By kind: "GIL wait, held by f", "io-read: read /var/lib/app/log", "net: recvfrom postgres 10.0.0.7:5432", "lock", "stop-the-world", "page-fault"."""
+    called = waits["kind"] + (": " + waits["syscall"].astype("object") + (" " + resource).fillna("")).fillna("").mask(
+        waits["kind"].isin(("lock", *OF_THE_INTERPRETER)), ""
+    )
     called = called.mask(waits["kind"] == "preempted", _LABELS["runq_wait"] + ": preempted")
     called = called.mask((waits["kind"] == "other") & waits["syscall"].isna(), other=pd.NA)
     return called.mask(waits["kind"] == "gil", _LABELS["gil_wait"] + (", held by " + holder).fillna(""))

@@ -190,6 +190,14 @@ def test_perfetto_names_every_state_below_the_thread(trace: Trace) -> None:
     assert labels == {"on core 0", "on core 1", "run queue", "run queue: preempted", "GIL wait", "lock", "sleep: clock_nanosleep"}
 
 
+def test_perfetto_says_what_was_waited_for(tmp_path: Path) -> None:
+    script = Script(7, 7).snapshot().enter(5).wait(5_000_000, syscall=45, resource=51).wait(1_000_000).leave()
+    resources = [(51, "tcp", "10.0.0.5:5432", "10.0.0.7:40000", False, 7, 4, 0, 0, 0)]
+    path = write_trace(tmp_path / "t", events=script.events, sched=script.sched, functions=SAMPLE_FUNCTIONS, resources=resources)
+    shown = in_perfetto(pytrace_ebpf.open(path)).of_thread(states=True)[7]
+    assert {name for name, *_ in shown} == {"on core 0", "run queue", "net: recvfrom postgres 10.0.0.5:5432", "sleep: clock_nanosleep"}
+
+
 def test_perfetto_tells_who_held_the_gil_and_who_woke_whom(tmp_path: Path) -> None:
     shown = in_perfetto(pytrace_ebpf.open(convoy(tmp_path / "t")))
     label = f"GIL wait, held by {NAMES[0]}"
