@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from pytrace_ebpf.analyze.functions import by_function as functions
-from pytrace_ebpf.analyze.what_if.change import parsed
+from pytrace_ebpf.analyze.what_if import change
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.options import option_rules, window
 from pytrace_ebpf.options.option_rules import has_answer
@@ -24,7 +24,7 @@ from pytrace_ebpf.terminal.reading import answer, damage_reported, rights
 from pytrace_ebpf.terminal.screen import Screen, ascii_only, console, width_of
 from pytrace_ebpf.trace.files import whole as whole_file
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.view import summary, what_if
+from pytrace_ebpf.view import summary
 from pytrace_ebpf.view.by import BY
 from pytrace_ebpf.view.only import HELP, only
 from pytrace_ebpf.view.records import records
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--request-id", metavar="ID", help="by request: " + option_rules.REQUEST_ID)
     parser.add_argument("--slowest", type=int, metavar="N", help="by request and path: show why the N slowest ones were slow (1)")
     parser.add_argument("--function", action="append", default=[], metavar="PATTERN", help=option_rules.PATH_OF)
-    parser.add_argument("--what-if", metavar="CHANGE", help=what_if.HELP)
+    parser.add_argument("--what-if", metavar="CHANGE", help=change.HELP)
     parser.add_argument("--shapes", action="store_true", help="by operator: a row for each different shapes of its tensors")
     parser.add_argument("--only", metavar="WHAT", help=HELP)
     parser.add_argument("--imports", action="store_true", help="show what is called in imports function by function, not as one")
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     if (args.what_if or args.function) and args.by is None and not args.errors:
         args.by = "path"
     if args.what_if:
-        parsed(args.what_if)
+        change.parsed(args.what_if)
     if args.errors and args.by not in (None, "errors"):
         raise UsageError(f"--errors and --by {args.by} are two reports; ask for one of them.")
     args.by = "errors" if args.errors else args.by or "function"

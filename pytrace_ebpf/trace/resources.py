@@ -38,11 +38,12 @@ RESOURCES = Table(
             "peer_pid",
             "int32",
             "",
-            "unix: process that made the other end, as the kernel has it for SO_PEERCRED, in the host's ids; child: its own; 0 not known. "
-            "Who is at the other end of others is known by who wakes: waker_pid in waits",
+            "unix: process that made the other end, as the kernel has it for SO_PEERCRED, in the host's ids; child: its own; tcp, pipe: a process of this host "
+            "that has the other end, or another one of the pipe, where that was found soon enough; 0 not known",
         ),
         Column("device", "int64", "", "number of its file system's device"),
         Column("inode", "int64", "", "and its inode there"),
+        Column("peer_command", "string", "", "command of that process, as ps calls it; empty where it is not known, and of a child, whose name it is", absent=""),
     ),
     timed=False,
 )  # fmt: skip

@@ -1,5 +1,6 @@
 """`report --by wait` as a terminal shows it: what was waited for, how long, in which function, and for whom."""
 
+import importlib
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ from pytrace_ebpf.analyze.functions.collapsed import in_imports_alone
 from pytrace_ebpf.analyze.waits.by_wait import QUOTA, WAITS, by_wait
 from pytrace_ebpf.analyze.waits.rivals import main_rivals
 from pytrace_ebpf.trace.schema import OF_THE_INTERPRETER
-from pytrace_ebpf.view import sampled_waits, text
+from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import Listing
 from pytrace_ebpf.view.names import PLACE, in_full, named
 from pytrace_ebpf.view.only import Only, only
@@ -33,10 +34,16 @@ def _sampled(facts: dict[str, Any]) -> bool:
     return samples_tell(facts) and facts["scheduling"]["source"] is None
 
 
+def _of_samples() -> Any:
+    """Imported where it is needed: the report by function has these waits in its sentence, and none of samples."""
+    return importlib.import_module("pytrace_ebpf.view.sampled_waits")
+
+
 def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.waits.by_wait's rows of a Trace with the names of their functions. Of samples alone sampled_waits.found's."""
     if _sampled(facts):
-        return sampled_waits.found(trace)
+        rows: tuple[pd.DataFrame, dict[str, Any]] = _of_samples().found(trace)
+        return rows
     parts = trace.waits_by_part((*WAITS, "own_func_id"))
     if chosen := only(facts.get("only"), "wait"):
         parts = _narrowed(trace, parts, chosen)
@@ -85,7 +92,8 @@ def _narrowed(trace: Any, parts: Iterable[pd.DataFrame], chosen: Only) -> Iterat
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     """One line per row of `table` (see found)."""
     if _sampled(facts):
-        return sampled_waits.report(table, width, top)
+        lines: list[RenderableType] = _of_samples().report(table, width, top)
+        return lines
     if not len(table):
         recorded = facts["scheduling"]["source"] in ("bpf", "perf")
         return [Text("No thread was seen to wait." if recorded else f"What the threads waited for is not known without {unrecorded(facts)}.")]

@@ -13,7 +13,6 @@ from pytrace_ebpf.analyze.what_if.what_if import what_if
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import PROSE
 
-HELP = "by path: what if 'FUNCTION 2x' were twice as fast, or lock or gil: none were waited for, or there were 'cores 4'"
 _QUANTILES = {"p50_ns": 0.5, "p99_ns": 0.99, "total_ns": None}
 _ORDER = "threads wait for each other and for the GIL in the order that was recorded, and for cores as long as they did"
 _SIMULATED = "The GIL and the cores are simulated, with what was seen to be needed of them; who waits for whom is as it was recorded."

@@ -74,3 +74,19 @@ def test_samples_name_what_the_program_knows(python: Python, run: Run, tmp_path:
             mine = samples[samples["function"] == function]
             assert mine[["kind", "name"]].drop_duplicates().values.tolist() == [name], function
     assert main(["report", str(directory), "--by", "wait"]) == 0
+
+
+@pytest.mark.usually("agent")
+def test_who_is_at_the_other_end(python: Python, source: str, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """While both are there; a pair of sockets was made by the program itself, as the kernel has it."""
+    directory, ended = run(python.command("peers"), "-q", "--source", source)
+    told = json.loads(ended.stdout.splitlines()[-1].removeprefix("done "))
+    trace = pytrace_ebpf.open(directory)
+    ours = trace.resources()
+    ours = ours[(ours["pid"] != told["child"]) & (ours["peer_pid"] == told["child"]) & (ours["kind"] != "child")]
+    assert set(ours["kind"]) == {"tcp", "pipe"}
+    (name,) = ours["peer_command"].unique()
+    assert name.startswith("python") and told["server"] in set(ours["name"])
+    assert main(["report", str(directory), "--by", "wait"]) == 0
+    shown = capsys.readouterr().out
+    assert f"{name} {told['server']} (recvfrom)" in shown and f"pipe of {name} (read)" in shown

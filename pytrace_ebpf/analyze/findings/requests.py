@@ -9,8 +9,7 @@ from pytrace_ebpf.analyze.findings.contexts import Contexts, Ints
 from pytrace_ebpf.analyze.functions.own_code import NONE
 from pytrace_ebpf.derive.calls.entry_points import kinds
 from pytrace_ebpf.derive.calls.nesting import levels
-from pytrace_ebpf.derive.scheduling.last_at import last_at
-from pytrace_ebpf.derive.scheduling.split import thread_keys
+from pytrace_ebpf.derive.scheduling.last_at import last_at, thread_keys
 
 _NEARLY_ALL = 0.9
 _COLUMNS = ("pid", "tid", "endpoint_func_id", "start_ns", "end_ns", "awaited_ns")

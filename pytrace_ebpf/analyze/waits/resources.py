@@ -19,24 +19,30 @@ def labels(resources: pd.DataFrame) -> "pd.Series[Any]":
     """By resource_id what to call each of `resources` (schema.RESOURCES); null where there is nothing to say, as of an epoll instance that found nothing.
 
     postgres 127.0.0.1:5432, tcp 10.0.0.7:7001; clients of 0.0.0.0:8000, for all connections that were accepted there; listening 0.0.0.0:8000;
-    /var/lib/app/log; unix /run/app.sock, unix socket of 4711 (its peer's process); pipe, timerfd; child git.
+    /var/lib/app/log; unix /run/app.sock, unix socket of worker (4711) (its peer's process); pipe, pipe of ffmpeg, timerfd; child git.
     """
     kind, name, local = (resources[column].astype("object") for column in ("kind", "name", "local_name"))
     out = pd.Series(None, index=resources.index, dtype="object")
     internet, listens, accepted = kind.isin(("tcp", "udp")), resources["listens"].astype(bool), _accepted(resources)
-    out[internet] = _ports(name)[internet].map(SERVICES).fillna(kind[internet]) + " " + name[internet]
+    command = resources["peer_command"].astype("object")
+    found = internet & (command != "")
+    servers = command[found].groupby(name[found]).last()  # other connections to them ended before anybody looked
+    called = _ports(name).map(SERVICES).astype("object").fillna(name.map(servers).astype("object")).fillna(kind)
+    out[internet] = (called + " " + name)[internet]
     out[accepted] = "clients of " + local[accepted]
     out[listens] = "listening " + local[listens]
     out[internet & ~listens & (name == local)] = kind + " " + local
     unix = kind == "unix"
-    of = resources["peer_pid"].astype("object").map(lambda pid: f"unix socket of {pid}" if pid > 0 else "unix socket")
+    pid = resources["peer_pid"].astype("object")
+    of = pid.map(lambda number: f"unix socket of {number}" if number > 0 else "unix socket")
+    of = of.where(command == "", "unix socket of " + command + pid.map(" ({})".format))
     out[unix] = ("unix " + name).where(name != "", of)[unix]
     named = kind.isin(_BY_NAME) & (name != "")
     out[named] = name[named]
     child = kind == "child"
     out[child] = "child " + name[child]
     alone = kind.isin(_ALONE)
-    out[alone] = kind[alone]
+    out[alone] = kind[alone].where(command[alone] == "", kind[alone] + " of " + command[alone])
     out.index = pd.Index(resources["resource_id"])
     return out
 

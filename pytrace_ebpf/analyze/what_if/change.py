@@ -9,6 +9,7 @@ from pytrace_ebpf.formatting import clean
 
 _FUNCTION = re.compile(r"(?P<pattern>\S.*?)\s+(?P<times>\d+(\.\d+)?)x")
 _CORES = re.compile(r"cores\s+(?P<cores>[1-9]\d{0,5})")
+HELP = "by path: what if 'FUNCTION 2x' were twice as fast, or lock or gil: none were waited for, or there were 'cores 4'"
 LOCK, GIL, CORES, FUNCTION = "lock", "gil", "cores", "function"
 
 

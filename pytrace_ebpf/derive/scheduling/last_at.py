@@ -6,8 +6,13 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 
+def thread_keys(pid: npt.NDArray[np.integer], tid: npt.NDArray[np.integer]) -> Ints:
+    """One number for (pid, tid), in their order."""
+    return (pid.astype(np.int64) << 32) | tid.astype(np.int64)
+
+
 def last_at(keys: Ints, when: Ints, thread: Ints, ts: Ints) -> Ints:
-    """Position of the last of the moments (keys, when) that is of `thread` (split.thread_keys) and not after `ts`; -1 none.
+    """Position of the last of the moments (keys, when) that is of `thread` (thread_keys) and not after `ts`; -1 none.
 
     `keys` and `when` are of one length, sorted by key and then time; `thread` and `ts` are of another, as the answer is.
     """

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from pytrace_ebpf.derive.scheduling.last_at import thread_keys as thread_keys
 from pytrace_ebpf.derive.scheduling.switches import BLOCKED, GIL, OFF, RUNQ, SLEPT, STATES, UNKNOWN, States, Switches
 from pytrace_ebpf.derive.scheduling.windows import windows_of
 from pytrace_ebpf.trace.schema import SCHED_LOSSES, SchedKind
@@ -153,11 +154,6 @@ class Threads:
 def on_cores(timeline: pd.DataFrame) -> pd.DataFrame:
     """The rows of a `timeline` in which a thread had a core."""
     return timeline[timeline["state"].astype("object") == "on_cpu"]
-
-
-def thread_keys(pid: npt.NDArray[np.integer], tid: npt.NDArray[np.integer]) -> Ints:
-    """One number for (pid, tid), in their order."""
-    return (pid.astype(np.int64) << 32) | tid.astype(np.int64)
 
 
 def gil_ranges(processes: pd.DataFrame, pid: Ints) -> Ints:

@@ -2,12 +2,10 @@
 
 import os
 import struct
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 
-from pytrace_ebpf.record.process.matching import processes
+from pytrace_ebpf.record.process.holders import command, holders
 from pytrace_ebpf.record.process.memory import Memory, MemoryFault
 from pytrace_ebpf.record.process.opened import Descriptors, port_of, signed
 from pytrace_ebpf.record.process.pinned import Pinned
@@ -67,21 +65,10 @@ class Resources:
     def _holders(self) -> dict[str, list[int]]:
         """Which processes have pipes and sockets open, as far as there is time to look; numbers are those of this /proc."""
         if self._held is None:
-            self._held = {}
-            until_s = time.monotonic() + _SEARCH_S
-            for pid in reversed(processes()):
-                if time.monotonic() > until_s:
-                    break
-                with suppress(OSError):
-                    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-                        link = str(descriptor.readlink())
-                        if link.startswith(("pipe:", "socket:")):
-                            self._held.setdefault(link, []).append(pid)
+            self._held = holders(_SEARCH_S)
         return self._held
 
 
 def _named(pid: int) -> str:
-    """By the kernel's name for it: its command line is memory of its own."""
-    with suppress(OSError):
-        return f" ({Path(f'/proc/{pid}/comm').read_text(errors='replace').strip()})"
-    return ""
+    name = command(pid)
+    return f" ({name})" if name else ""

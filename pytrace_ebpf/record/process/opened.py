@@ -102,6 +102,11 @@ class Descriptors:
         other = self._by_ends.get((found.remote, found.local), inode)
         return Opened(link, kind, _address(found.remote), local, False, "" if other == inode else f"socket:[{other}]")
 
+    def connections(self) -> dict[tuple[str, str], str]:
+        """The links of the TCP sockets of the process's network by their own end and the other one."""
+        rows = (words for protocol in ("tcp", "tcp6") for words in self._rows(protocol))
+        return {(_address(words[1]), _address(words[2])): f"socket:[{words[9]}]" for words in rows}
+
     @cached_property
     def _sockets(self) -> dict[str, _Socket]:
         """Of the process's network, by inode."""

@@ -17,6 +17,7 @@ from pytrace_ebpf.record.kernel.waiting_calls import CALLS
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.process.memory import MemoryFault
 from pytrace_ebpf.record.process.opened import ANONYMOUS, LISTENS, Descriptors, end
+from pytrace_ebpf.record.scheduling.peers import Peers
 from pytrace_ebpf.trace.resources import RESOURCES
 
 RINGS = {"resources": 4 << 20, "paths": 2 << 20}  # bytes: of 15,000 sockets, and of 1,900 files, that are met between two looks at them
@@ -95,11 +96,19 @@ class Resources:
         self._files = programs.ring("paths", programs.dtype("path_event"))
         self._row = programs.dtype("path_event")["head"]
         self._met: dict[int, Columns] = {}
+        self._peers = Peers()
 
     def drain(self) -> list[Columns]:
-        """Rows of `resources` since the last call; those that rows of `sched` name that were drained before are among them."""
+        """Rows of `resources` since the last call; those that rows of `sched` name that were drained before are among them.
+
+        A row whose other end has been found since is there once more, with that.
+        """
         met, self._met = self._met, {}
-        return [*met.values(), *(_columns(rows, names) for rows, names in (self._sockets.drain(_sockets), self._files.drain(_paths)) if len(rows))]
+        new = [*met.values(), *(_columns(rows, names) for rows, names in (self._sockets.drain(_sockets), self._files.drain(_paths)) if len(rows))]
+        for columns in new:
+            self._peers.ask(columns)
+        found = self._peers.found()
+        return [*new, {name: np.array([row[name] for row in found], kind) for name, kind in _TYPES.items()}] if found else new
 
     def meet(self, pid: int, descriptors: Descriptors, call: int, arguments: Sequence[int]) -> int:
         """The id of what a thread waits for in system call number `call`, that was in it before anybody looked; 0 where that is not known.
@@ -121,6 +130,10 @@ class Resources:
 
 _NAMES = {number: name for name, number in processors.here().calls.items()}
 
+_TYPES = {
+    "resource_id": np.int64, "kind": object, "name": object, "local_name": object, "listens": bool, "pid": np.int32, "descriptor": np.int32,
+    "peer_pid": np.int32, "device": np.int64, "inode": np.int64, "peer_command": object,
+}  # fmt: skip
 _Name = tuple[str, str, str, bool, int]  # of each row: kind, name, local name, whether it listens, peer's process
 
 
@@ -173,18 +186,9 @@ def _path(length: int, names: bytes) -> str:
 
 def _columns(events: np.ndarray, names: list[_Name]) -> Columns:
     """Of rows of struct resource_head."""
-    kinds, called, local, listens, peers = (np.array(column, object) for column in zip(*names, strict=True))
-    columns = {
-        "resource_id": events["id"].astype(np.int64),
-        "kind": kinds,
-        "name": called,
-        "local_name": local,
-        "listens": listens.astype(bool),
-        "pid": events["pid"].astype(np.int32),
-        "descriptor": events["descriptor"].astype(np.int32),
-        "peer_pid": peers.astype(np.int32),
-        "device": events["device"].astype(np.int64),
-        "inode": events["inode"].astype(np.int64),
-    }
+    kinds, called, local, listens, peers = zip(*names, strict=True)
+    said = {"kind": kinds, "name": called, "local_name": local, "listens": listens, "peer_pid": peers, "peer_command": [""] * len(names)}
+    numbers = {"resource_id": "id"}
+    columns = {name: np.array(said[name], kind) if name in said else events[numbers.get(name, name)].astype(kind) for name, kind in _TYPES.items()}
     assert tuple(columns) == tuple(column.name for column in RESOURCES.columns)
     return columns

@@ -22,8 +22,8 @@ MS = 1_000_000
 RECVFROM, ACCEPT4, EPOLL_WAIT, FSYNC = 45, 288, 232, 74
 
 
-def row(number: int, kind: str, name: str = "", local: str = "", listens: bool = False, peer: int = 0) -> Row:
-    return (number, kind, name, local, listens, 7, 3, peer, 9, number)
+def row(number: int, kind: str, name: str = "", local: str = "", listens: bool = False, peer: int = 0, command: str = "") -> Row:
+    return (number, kind, name, local, listens, 7, 3, peer, 9, number, command)
 
 
 ROWS = {
@@ -41,6 +41,11 @@ ROWS = {
     "/var/lib/app/log": row(12, "file", "/var/lib/app/log"),
     "pipe": row(13, "pipe"),
     "timerfd": row(14, "timerfd"),
+    "child git": row(15, "child", "git", peer=4712),
+    "pipe of ffmpeg": row(16, "pipe", peer=4713, command="ffmpeg"),
+    "unix socket of worker (4714)": row(17, "unix", peer=4714, command="worker"),
+    "gunicorn 127.0.0.1:7002": row(18, "tcp", "127.0.0.1:7002", "127.0.0.1:41001", peer=4715, command="gunicorn"),
+    "postgres 127.0.0.1:5432": row(19, "tcp", "127.0.0.1:5432", "127.0.0.1:41001", peer=4716, command="pgbouncer"),  # the usual name
 }
 
 
@@ -51,6 +56,12 @@ def frame(rows: Any) -> pd.DataFrame:
 @pytest.mark.parametrize("called", ROWS)
 def test_names(called: str) -> None:
     assert labels(frame(ROWS.values()))[ROWS[called][0]] == called
+
+
+def test_connections_to_one_server_have_one_name() -> None:
+    """One of them ended before anybody looked."""
+    ends = [row(1, "tcp", "127.0.0.1:7002", "127.0.0.1:41001", peer=4715, command="gunicorn"), row(2, "tcp", "127.0.0.1:7002", "127.0.0.1:41002")]
+    assert labels(frame(ends)).tolist() == ["gunicorn 127.0.0.1:7002"] * 2
 
 
 def test_what_has_no_name_is_not_named() -> None:

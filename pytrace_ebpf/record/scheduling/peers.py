@@ -1,0 +1,115 @@
+"""Which process of this host is at the other end of a connection or a pipe that was waited for: looked for beside the recording, and seldom.
+
+What ends sooner than somebody looks stays unknown, and so does what is in another network namespace.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.record.output.tables import Columns
+from pytrace_ebpf.record.process.holders import command, holders
+from pytrace_ebpf.record.process.opened import Descriptors
+from pytrace_ebpf.record.process.pinned import Pinned
+
+_MOST = 4096  # that are looked for at a time
+_FIRST_S, _SEARCH_S = 0.2, 0.5
+_SHARE = 0.02  # of a core, at most, for looking: a user may have very many sockets
+
+Row = dict[str, Any]
+
+
+class _Wanted(NamedTuple):
+    row: Row  # of schema.RESOURCES
+    tries: int = 0
+
+
+class Peers:
+    """Memory is bounded by _MOST rows, and by the descriptors of the host while it looks at them."""
+
+    def __init__(self) -> None:
+        self._wanted: OrderedDict[int, _Wanted] = OrderedDict()
+        self._found: list[Row] = []
+        self._next_s, self._lock = 0.0, threading.Lock()
+        self._looker: threading.Thread | None = None
+
+    def ask(self, columns: Columns) -> None:
+        """Look for the other ends of these, columns of schema.RESOURCES: of connections within the host, of pipes and of unix sockets."""
+        kinds = columns["kind"]
+        rows = np.flatnonzero((kinds == "pipe") | (kinds == "tcp") | (kinds == "unix"))[-_MOST:]
+        with self._lock:
+            for at in rows.tolist():
+                row = {name: column[at] for name, column in columns.items()}
+                if not row["listens"] and (row["kind"] != "tcp" or _is_near(row["name"], row["local_name"])):
+                    self._wanted[int(row["resource_id"])] = _Wanted(row)
+            while len(self._wanted) > _MOST:
+                self._wanted.popitem(last=False)
+
+    def found(self) -> list[Row]:
+        """The rows of which the other end is known since the last call, with peer_pid and peer_command."""
+        now = time.monotonic()
+        if self._wanted and not self._next_s:
+            self._next_s = now + _FIRST_S
+        elif self._wanted and now >= self._next_s and (self._looker is None or not self._looker.is_alive()):
+            self._looker = threading.Thread(target=self._look, name="peers", daemon=True)
+            self._looker.start()
+        with self._lock:
+            found, self._found = self._found, []
+        return found
+
+    def _look(self) -> None:
+        began = time.monotonic()
+        with self._lock:
+            wanted = dict(self._wanted)
+        held, ends = holders(_SEARCH_S), _Networks(time.monotonic() + _SEARCH_S)
+        for number, (row, tries) in wanted.items():
+            others = [pid for pid in self._others(row, held, ends) if pid not in (0, row["pid"])]
+            with self._lock:
+                if others:
+                    self._found.append(row | {"peer_pid": others[0], "peer_command": command(others[0])})
+                if others or tries:  # those that are not there the second time are elsewhere, or gone
+                    self._wanted.pop(number, None)
+                elif number in self._wanted:
+                    self._wanted[number] = _Wanted(row, tries + 1)
+        self._next_s = time.monotonic() + max((time.monotonic() - began) / _SHARE, _FIRST_S)
+
+    @staticmethod
+    def _others(row: Row, held: Mapping[str, list[int]], ends: "_Networks") -> list[int]:
+        """Processes that may have the other end of a row's resource."""
+        if row["kind"] == "unix":
+            return [int(row["peer_pid"])]
+        return held.get(f"pipe:[{row['inode']}]" if row["kind"] == "pipe" else ends.other(row), [])
+
+
+class _Networks:
+    """The sockets of the networks that processes are in, each read once, as far as there is time."""
+
+    def __init__(self, until_s: float) -> None:
+        self._until_s = until_s
+        self._by_network: dict[str, Mapping[tuple[str, str], str]] = {}
+        self._network_of: dict[int, str] = {}
+
+    def other(self, row: Row) -> str:
+        """The link of the socket at the other end of a connection; empty where it is not there."""
+        with suppress(OSError, TargetError, ValueError):
+            pid = row["pid"]
+            if pid not in self._network_of:
+                process = Pinned(int(pid))
+                network = process.link("ns/net")
+                self._network_of[pid] = network
+                if network not in self._by_network and time.monotonic() < self._until_s:
+                    self._by_network[network] = Descriptors(process, process.memory).connections()
+            return self._by_network.get(self._network_of[pid], {}).get((row["name"], row["local_name"]), "")
+        return ""
+
+
+def _is_near(name: str, local_name: str) -> bool:
+    """Whether an address (with its port) may be one of this host's own."""
+    address = name.rpartition(":")[0]
+    return address.startswith("127.") or address in ("[::1]", local_name.rpartition(":")[0])
