@@ -14,7 +14,7 @@ def by_request(requests: pd.DataFrame) -> pd.DataFrame:
     """Aggregate `requests` (schema.REQUESTS) per kind and endpoint, the largest total first; int64/Int64 nanoseconds.
 
     Columns: kind; func_id of the endpoint; requests; p50_ns, p95_ns, p99_ns and max_ns, wall times by nearest rank; run_ns and its
-    parts, SPLIT (null where a request's is) and unknown_ns, of the requests without a split; awaited_ns, the time outside of run_ns;
+    parts, SPLIT (of the requests whose split is known; null where none is) and unknown_ns, of the others; awaited_ns, the time outside of run_ns;
     slow_ with each of these names, of the requests that took p95_ns or longer; slowest_id, the request_id of the longest.
     """
     rows = requests.assign(
@@ -33,5 +33,11 @@ def _row(kind: str, func_id: int, group: pd.DataFrame) -> list[object]:
     wall = np.sort(group["wall_ns"].to_numpy(np.int64))
     ranks = [wall[int(np.ceil(share * len(wall))) - 1] for share in QUANTILES.values()]
     slow = group[group["wall_ns"] >= ranks[1]]
-    sums = [[part[name].sum(skipna=False) for name in _PARTS] for part in (group, slow)]
+    sums = [[_sum(part, name) for name in _PARTS] for part in (group, slow)]
     return [kind, func_id, len(group), *ranks, *sums[0], *sums[1], group.loc[group["wall_ns"].idxmax(), "request_id"]]
+
+
+def _sum(rows: pd.DataFrame, name: str) -> object:
+    """Of those of which it is known; null where that is none, or where of some it is known whether they had a core and this is not."""
+    apart = rows["on_cpu_ns"].isna() | rows[name].notna()
+    return rows[name].sum(min_count=1) if apart.all() else pd.NA

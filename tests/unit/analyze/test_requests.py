@@ -210,6 +210,22 @@ def test_quantiles_are_times_that_requests_had() -> None:
     assert row["slow_run_ns"] == sum(range(95, 101)) == row["slow_on_cpu_ns"]
 
 
+def test_a_request_whose_split_is_not_known_hides_none_of_the_others() -> None:
+    """Its time is apart. Where only its time off a core cannot be split, the rest of nobody's can be said."""
+    parts: dict[str, list[int | None]] = {
+        "on_cpu_ns": [3, None, 4],
+        "runq_wait_ns": [2, None, 0],
+        "gil_wait_ns": [0, None, 0],
+        "blocked_ns": [5, None, 6],
+    }
+    requests = pd.DataFrame({"request_id": [1, 2, 3], "kind": "WSGI", "endpoint_func_id": VIEW, "wall_ns": [10, 7, 10], "awaited_ns": 0} | parts)
+    row = by_request(requests.astype(dict.fromkeys(parts, "Int64"))).iloc[0]
+    assert [row[name] for name in (*parts, "unknown_ns", "run_ns")] == [7, 2, 0, 11, 7, 27]
+    requests.loc[2, list(parts)[1:]] = None
+    row = by_request(requests.astype(dict.fromkeys(parts, "Int64"))).iloc[0]
+    assert row["on_cpu_ns"] == 7 and row[list(parts)[1:]].isna().all()
+
+
 @pytest.mark.parametrize("width", [40, 60, 100, 200])
 def test_no_line_is_wider_than_asked(tmp_path: Path, width: int) -> None:
     trace, facts = (
