@@ -125,7 +125,7 @@ def test_a_flipped_bit_of_what_is_derived_is_no_other_figure(tmp_path: Path, cap
     files = sorted(path.relative_to(whole) for path in whole.rglob("*") if path.is_file() and len(path.relative_to(whole).parts) > 1)
     files = [path for path in files if path.parts[0] not in recorded_tables]
     assert {"calls", "waits", "sums"} <= {path.parts[0] for path in files}
-    for number in range(60):
+    for number in range(30):
         trace = shutil.copytree(whole, tmp_path / "trace")
         path = rng.choice(files)
         content = bytearray((trace / path).read_bytes())
