@@ -64,10 +64,10 @@ class Peers:
         return found
 
     def _look(self) -> None:
-        began = time.monotonic()
+        began = time.thread_time()
         with self._lock:
             wanted = dict(self._wanted)
-        held, ends = holders(_SEARCH_S), _Networks(time.monotonic() + _SEARCH_S)
+        held, ends = holders(_SEARCH_S, time.thread_time), _Networks(time.thread_time() + _SEARCH_S)
         for number, (row, tries) in wanted.items():
             others = [pid for pid in self._others(row, held, ends) if pid not in (0, row["pid"])]
             with self._lock:
@@ -77,7 +77,7 @@ class Peers:
                     self._wanted.pop(number, None)
                 elif number in self._wanted:
                     self._wanted[number] = _Wanted(row, tries + 1)
-        self._next_s = time.monotonic() + max((time.monotonic() - began) / _SHARE, _FIRST_S)
+        self._next_s = time.monotonic() + max((time.thread_time() - began) / _SHARE, _FIRST_S)
 
     @staticmethod
     def _others(row: Row, held: Mapping[str, list[int]], ends: "_Networks") -> list[int]:
@@ -103,7 +103,7 @@ class _Networks:
                 process = Pinned(int(pid))
                 network = process.link("ns/net")
                 self._network_of[pid] = network
-                if network not in self._by_network and time.monotonic() < self._until_s:
+                if network not in self._by_network and time.thread_time() < self._until_s:
                     self._by_network[network] = Descriptors(process, process.memory).connections()
             return self._by_network.get(self._network_of[pid], {}).get((row["name"], row["local_name"]), "")
         return ""
