@@ -38,6 +38,9 @@ static int (*read_text_of_kernel)(void *to, __u32 size, const void *address) = (
 /* What a process has at an address; 0 where that cannot be read. */
 #define TAKE(type, address) ({ type taken = 0; bpf_probe_read_user(&taken, sizeof(taken), (void *)(address)); taken; })
 
+/* What the kernel has at an address; 0 where that cannot be read. */
+#define KERNEL(type, address) ({ type taken = 0; bpf_probe_read_kernel(&taken, sizeof(taken), (void *)(address)); taken; })
+
 #define MIX 0x9e3779b97f4a7c15ULL
 
 static __always_inline __u64 mixed(__u64 hash, __u64 value)

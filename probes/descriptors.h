@@ -33,7 +33,7 @@ struct polled {
 /* The only descriptor in the sets that select() was given; -1: there are several, or greater ones. */
 static __always_inline __s32 only_selected(__u64 greatest, struct pt_regs *regs)
 {
-    __u64 reading = AT(__u64, &regs->REGS_SECOND), writing = AT(__u64, &regs->REGS_THIRD), failing = AT(__u64, &regs->REGS_FOURTH), word;
+    __u64 reading = KERNEL(__u64, &regs->REGS_SECOND), writing = KERNEL(__u64, &regs->REGS_THIRD), failing = KERNEL(__u64, &regs->REGS_FOURTH), word;
     __u32 descriptor = greatest - 1, i;
 
     if (descriptor >= 64 * SET_WORDS)
@@ -53,7 +53,7 @@ static __always_inline __s32 only_selected(__u64 greatest, struct pt_regs *regs)
 static __always_inline __s32 only_descriptor(__u8 on, __u64 first, struct pt_regs *regs)
 {
     if (on == ON_POLL)
-        return AT(__u64, &regs->REGS_SECOND) == 1 ? TAKE(__s32, first) : -1;
+        return KERNEL(__u64, &regs->REGS_SECOND) == 1 ? TAKE(__s32, first) : -1;
     if (on == ON_SELECT)
         return only_selected(first, regs);
     return first;
@@ -62,7 +62,7 @@ static __always_inline __s32 only_descriptor(__u8 on, __u64 first, struct pt_reg
 /* What several descriptors the current thread waits for in poll() or select(). */
 static __always_inline void take_polled(struct polled *polled, __u8 on, __u64 first, struct pt_regs *regs)
 {
-    __u64 second = AT(__u64, &regs->REGS_SECOND);
+    __u64 second = KERNEL(__u64, &regs->REGS_SECOND);
 
     if (on == ON_SELECT) {
         polled->selected = TAKE(__u64, second);
@@ -75,16 +75,16 @@ static __always_inline void take_polled(struct polled *polled, __u8 on, __u64 fi
 /* Not 0: there is something to read or to accept, or no more will come. Without branches: the verifier would follow each for each descriptor. */
 static __always_inline __u64 is_ready(__u64 file)
 {
-    __u64 data = AT(__u64, file + SETTINGS->file_private), sock;
-    __u32 type = AT(__u16, AT(__u64, file + SETTINGS->file_inode) + SETTINGS->inode_mode) & TYPE_OF_FILE;
+    __u64 data = KERNEL(__u64, file + SETTINGS->file_private), sock;
+    __u32 type = KERNEL(__u16, KERNEL(__u64, file + SETTINGS->file_inode) + SETTINGS->inode_mode) & TYPE_OF_FILE;
 
     if (type == TYPE_SOCKET) {
-        sock = AT(__u64, data + SETTINGS->socket_sock);
-        return (AT(__u64, sock + SETTINGS->sock_queue) ^ (sock + SETTINGS->sock_queue)) | AT(__u32, sock + SETTINGS->sock_accepted) |
-               (AT(__u8, sock + SETTINGS->sock_shut) & SHUT);
+        sock = KERNEL(__u64, data + SETTINGS->socket_sock);
+        return (KERNEL(__u64, sock + SETTINGS->sock_queue) ^ (sock + SETTINGS->sock_queue)) | KERNEL(__u32, sock + SETTINGS->sock_accepted) |
+               (KERNEL(__u8, sock + SETTINGS->sock_shut) & SHUT);
     }
     if (type == TYPE_FIFO)
-        return (AT(__u32, data + SETTINGS->pipe_head) ^ AT(__u32, data + SETTINGS->pipe_tail)) | (AT(__u32, data + SETTINGS->pipe_writers) - 1) >> 31;
+        return (KERNEL(__u32, data + SETTINGS->pipe_head) ^ KERNEL(__u32, data + SETTINGS->pipe_tail)) | (KERNEL(__u32, data + SETTINGS->pipe_writers) - 1) >> 31;
     return 0;
 }
 
@@ -95,12 +95,12 @@ static __always_inline __u64 first_ready(__u64 task, const struct polled *polled
     __u32 i;
 
     if (polled->instance) {
-        item = AT(__u64, polled->instance + SETTINGS->epoll_ready);
+        item = KERNEL(__u64, polled->instance + SETTINGS->epoll_ready);
         if (!item || item == polled->instance + SETTINGS->epoll_ready)
             return 0;
         item += SETTINGS->item_file - SETTINGS->item_link;
-        *descriptor = AT(__s32, item + 8);
-        return AT(__u64, item);
+        *descriptor = KERNEL(__s32, item + 8);
+        return KERNEL(__u64, item);
     }
     for (i = 0; i < MOST_POLLED && i < polled->count; i++) {
         if (polled->of[i].descriptor < 0 || !(polled->of[i].wanted & READABLE))

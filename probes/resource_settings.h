@@ -16,6 +16,6 @@
     __u32 epoll_ready, item_link, item_file; /* 0: nor what epoll found */ \
     __u32 sock_queue, sock_accepted, sock_shut; /* 0: nor what poll and select found of several */ \
     __u32 pipe_head, pipe_tail, pipe_writers; \
-    __u8 waits_on[WAITS_ON]; /* by number of a system call: ON_* of resources.h */
+    __u8 waits_on[WAITS_ON]; /* by number of a system call: ON_* of descriptors.h */
 
 #endif

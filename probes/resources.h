@@ -35,21 +35,19 @@ struct sock_ends {
     __u8 reuse;
 };
 
-#define AT(type, address) ({ type there = 0; bpf_probe_read_kernel(&there, sizeof(there), (void *)(address)); there; })
-
 /* The address of a unix socket's other end, else its own. An abstract one begins with a zero. */
 static __always_inline void name_unix(struct resource_event *event, __u64 sock)
 {
-    __u64 peer = AT(__u64, sock + SETTINGS->unix_peer), address = 0;
+    __u64 peer = KERNEL(__u64, sock + SETTINGS->unix_peer), address = 0;
     __u32 length;
 
     if (peer)
-        address = AT(__u64, peer + SETTINGS->unix_address);
+        address = KERNEL(__u64, peer + SETTINGS->unix_address);
     if (!address)
-        address = AT(__u64, sock + SETTINGS->unix_address);
+        address = KERNEL(__u64, sock + SETTINGS->unix_address);
     if (!address)
         return;
-    length = AT(__u32, address + SETTINGS->unix_length) - sizeof(__u16); /* without the family: 108 at most */
+    length = KERNEL(__u32, address + SETTINGS->unix_length) - sizeof(__u16); /* without the family: 108 at most */
     length &= RESOURCE_NAME - 1;
     bpf_probe_read_kernel(event->name, length, (void *)(address + SETTINGS->unix_name + sizeof(__u16)));
     event->named = 1;
@@ -61,7 +59,7 @@ static __always_inline void tell_socket(struct resource_event *event, __u64 sock
 
     event->family = ends->family;
     event->state = ends->state;
-    event->type = AT(__u16, sock + SETTINGS->sock_type);
+    event->type = KERNEL(__u16, sock + SETTINGS->sock_type);
     event->local_port = ends->local_port;
     event->remote_port = ends->remote_port;
     if (ends->family == INET6) {
@@ -72,9 +70,9 @@ static __always_inline void tell_socket(struct resource_event *event, __u64 sock
         event->remote[0] = ends->remote;
     } else if (ends->family == UNIX && SETTINGS->unix_peer) {
         name_unix(event, sock);
-        peer = AT(__u64, sock + SETTINGS->sock_peer);
+        peer = KERNEL(__u64, sock + SETTINGS->sock_peer);
         if (peer && SETTINGS->peer_number)
-            event->peer = AT(__u32, peer + SETTINGS->peer_number);
+            event->peer = KERNEL(__u32, peer + SETTINGS->peer_number);
     }
 }
 
@@ -83,7 +81,7 @@ static __always_inline void tell_socket(struct resource_event *event, __u64 sock
 /* The names on the way from a file up to the root of its process's file systems, each with its zero byte, the file's own first. */
 static __always_inline __u32 read_path(char *to, __u64 file)
 {
-    __u64 mount = AT(__u64, file + SETTINGS->file_path), dentry = AT(__u64, file + SETTINGS->file_path + 8);
+    __u64 mount = KERNEL(__u64, file + SETTINGS->file_path), dentry = KERNEL(__u64, file + SETTINGS->file_path + 8);
     __u64 parent, name, above;
     __u32 at = 0;
     __s32 length;
@@ -91,18 +89,18 @@ static __always_inline __u32 read_path(char *to, __u64 file)
 
     mount -= SETTINGS->mount_itself;
     for (i = 0; i < PATH_DEPTH; i++) {
-        if (dentry == AT(__u64, mount + SETTINGS->mount_itself + SETTINGS->mount_root)) {
-            above = AT(__u64, mount + SETTINGS->mount_parent);
+        if (dentry == KERNEL(__u64, mount + SETTINGS->mount_itself + SETTINGS->mount_root)) {
+            above = KERNEL(__u64, mount + SETTINGS->mount_parent);
             if (above == mount)
                 return at | PATH_WHOLE;
-            dentry = AT(__u64, mount + SETTINGS->mount_point);
+            dentry = KERNEL(__u64, mount + SETTINGS->mount_point);
             mount = above;
             continue;
         }
-        parent = AT(__u64, dentry + SETTINGS->dentry_parent);
+        parent = KERNEL(__u64, dentry + SETTINGS->dentry_parent);
         if (parent == dentry || !parent)
             return at | PATH_WHOLE;
-        name = AT(__u64, dentry + SETTINGS->dentry_name + 8);
+        name = KERNEL(__u64, dentry + SETTINGS->dentry_name + 8);
         if (at >= PATH_SIZE - PATH_NAME)
             return at;
         length = bpf_probe_read_kernel_str(to + at, PATH_NAME, (void *)name);
@@ -124,24 +122,24 @@ static __always_inline __u64 resource_of(__u64 file, __u32 user, __u32 pid, __s3
     struct sock_ends ends = {};
     __u8 one = 1;
 
-    inode = file ? AT(__u64, file + SETTINGS->file_inode) : 0;
+    inode = file ? KERNEL(__u64, file + SETTINGS->file_inode) : 0;
     if (!inode)
         return 0;
-    what.mode = AT(__u16, inode + SETTINGS->inode_mode);
-    super = AT(__u64, inode + SETTINGS->inode_super);
-    what.inode = AT(__u64, inode + SETTINGS->inode_number);
-    what.device = AT(__u32, super + SETTINGS->super_device);
+    what.mode = KERNEL(__u16, inode + SETTINGS->inode_mode);
+    super = KERNEL(__u64, inode + SETTINGS->inode_super);
+    what.inode = KERNEL(__u64, inode + SETTINGS->inode_number);
+    what.device = KERNEL(__u32, super + SETTINGS->super_device);
     id = mixed(mixed(0, what.device), what.inode);
     if ((what.mode & TYPE_OF_FILE) == TYPE_SOCKET) {
-        sock = AT(__u64, AT(__u64, file + SETTINGS->file_private) + SETTINGS->socket_sock);
+        sock = KERNEL(__u64, KERNEL(__u64, file + SETTINGS->file_private) + SETTINGS->socket_sock);
         bpf_probe_read_kernel(&ends, sizeof(ends), (void *)sock);
         if (ends.family == INET || ends.family == INET6)
             id = mixed(mixed(mixed(id, (__u64)ends.remote << 32 | ends.local), (__u64)ends.remote_port << 16 | ends.local_port), ends.state == LISTENING);
     } else {
-        magic = AT(__u64, super + SETTINGS->super_magic);
-        name = AT(__u64, file + SETTINGS->file_path + 8) + SETTINGS->dentry_name;
+        magic = KERNEL(__u64, super + SETTINGS->super_magic);
+        name = KERNEL(__u64, file + SETTINGS->file_path + 8) + SETTINGS->dentry_name;
         /* All anonymous files have one inode. A file that was renamed has another hash of its name. */
-        id = mixed(id, magic == ANONYMOUS ? file : AT(__u64, name));
+        id = mixed(id, magic == ANONYMOUS ? file : KERNEL(__u64, name));
     }
     id &= ~(1ULL << 63);
     if (named_resources.lookup(&id))
@@ -159,7 +157,7 @@ static __always_inline __u64 resource_of(__u64 file, __u32 user, __u32 pid, __s3
             tell_socket(event, sock, &ends);
         } else {
             event->anonymous = magic == ANONYMOUS ? NO_FILE : 0;
-            bpf_probe_read_kernel_str(event->name, sizeof(event->name), (void *)AT(__u64, name + 8));
+            bpf_probe_read_kernel_str(event->name, sizeof(event->name), (void *)KERNEL(__u64, name + 8));
         }
         resources.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
     } else {
@@ -201,11 +199,11 @@ static __always_inline __u64 resource_of_child(__u32 user, __u32 pid, __u64 ts)
 /* A task's file behind a descriptor; 0: there is none. */
 static __always_inline __u64 file_behind(__u64 task, __u32 descriptor)
 {
-    __u64 table = AT(__u64, AT(__u64, task + SETTINGS->task_files) + SETTINGS->files_table);
+    __u64 table = KERNEL(__u64, KERNEL(__u64, task + SETTINGS->task_files) + SETTINGS->files_table);
 
-    if (descriptor >= AT(__u32, table + SETTINGS->table_size))
+    if (descriptor >= KERNEL(__u32, table + SETTINGS->table_size))
         return 0;
-    return AT(__u64, AT(__u64, table + SETTINGS->table_files) + 8 * (__u64)descriptor);
+    return KERNEL(__u64, KERNEL(__u64, table + SETTINGS->table_files) + 8 * (__u64)descriptor);
 }
 
 #endif

@@ -45,6 +45,5 @@ struct sampled {
 };
 BPF_HASH(processes, __u32, struct sampled, 16384);
 
-#define KERNEL(type, address) ({ type taken = 0; bpf_probe_read_kernel(&taken, sizeof(taken), (void *)(address)); taken; })
 #define OF_CURRENT(type, offset) (*(volatile type *)((char *)bpf_get_current_task_btf() + (offset))) /* of its struct task_struct, in a raw tracepoint */
 #endif

@@ -749,7 +749,7 @@ struct wait {
 static __always_inline void find_wait(struct wait *wait, const struct walk *walk)
 {
     struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
-    __u64 first = AT(__u64, &regs->REGS_FIRST), file;
+    __u64 first = KERNEL(__u64, &regs->REGS_FIRST), file;
     struct polled polled = {};
     __s32 descriptor;
     __u8 on;
@@ -765,7 +765,7 @@ static __always_inline void find_wait(struct wait *wait, const struct walk *walk
     if (descriptor < 0)
         take_polled(&polled, on, first, regs);
     else if (on == ON_EPOLL && SETTINGS->epoll_ready && file)
-        polled.instance = AT(__u64, file + SETTINGS->file_private);
+        polled.instance = KERNEL(__u64, file + SETTINGS->file_private);
     if (SETTINGS->sock_queue && (descriptor < 0 || polled.instance)) {
         __u64 found = first_ready(bpf_get_current_task(), &polled, &descriptor);
 

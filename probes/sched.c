@@ -159,7 +159,7 @@ static __always_inline __u64 resource_waited_for(__u32 pid, __u32 tid, __u64 nr,
     }
     file = file_behind(bpf_get_current_task(), descriptor);
     if (on == ON_EPOLL && SETTINGS->epoll_ready) {
-        polled.instance = file ? AT(__u64, file + SETTINGS->file_private) : 0;
+        polled.instance = file ? KERNEL(__u64, file + SETTINGS->file_private) : 0;
         polls.update(&tid, &polled);
     }
     return resource_of(file, 0, pid, descriptor);

@@ -66,7 +66,6 @@ class Daemon:
         self._publishing = threading.Lock()
         self._published_s = 0.0
         self._samples: LiveSamples | None = None
-        self._profile_waits = ProfileWaits(platform.machine())
         self._session: Session | None = None
         self._sinks: Sinks | None = None
 

@@ -31,17 +31,7 @@ def report(table: pd.DataFrame, width: int, top: int) -> list[RenderableType]:
         where = text.known(row["qualname"])
         shown.add(
             [text.count(row["samples"], 7), text.duration(row["total_ns"]), error(row["error_ns"])],
-            partial(what, row),
+            partial(text.waited_for, row),
             partial(text.function, row["qualname"], row["file"], row["first_line"]) if where else lambda _: Text("(no Python call)", "dim"),
         )
     return [text.title("What the threads waited for, by sampled time", f"{min(top, len(table)):,} of {len(table):,}; {ERRORS}", width), shown]
-
-
-def what(row: dict[str, Any], width: int) -> str:
-    """What a row of by_wait() or of analyze.samples.by_wait waited for, in `width` cells."""
-    call = f" ({row['syscall']})" if text.known(row["syscall"]) else ""
-    if text.known(row["primitive"]):
-        return text.fit(row["primitive"], width)
-    if text.known(row["resource"]):
-        return text.cut_left(text.clean(row["resource"]), width - len(call)) + call
-    return text.fit(row["kind"] + (f" {row['syscall']}" if call else ""), width)

@@ -13,6 +13,7 @@ from pytrace_ebpf.formatting import known as known
 from pytrace_ebpf.formatting import percent as percent
 from pytrace_ebpf.formatting import three
 from pytrace_ebpf.trace import states
+from pytrace_ebpf.trace.schema import OF_THE_INTERPRETER
 from pytrace_ebpf.view import colours
 
 States: TypeAlias = Sequence[tuple[str, str, str, str, str]]
@@ -133,3 +134,17 @@ def fit(name: Any, width: int) -> str:
     """A free text in at most `width` cells, cut at its end."""
     name = clean(name)
     return name if cell_len(name) <= width else set_cell_size(name, width - 1) + "…"
+
+
+def waited_for(row: dict[str, Any], width: int) -> str:
+    """What a row of analyze.waits.by_wait or analyze.samples.by_wait waited for, in `width` cells."""
+    if known(row["primitive"]):
+        return fit(row["primitive"], width)
+    if known(row.get("lock_address")):
+        kind = f"{row['kind']} "
+        return kind + cut_left(f"{int(row['lock_address']):#x}", width - len(kind))
+    if known(row["resource"]):
+        call = f" ({row['syscall']})" if known(row["syscall"]) else ""
+        return cut_left(clean(row["resource"]), width - len(call)) + call
+    told = not known(row["syscall"]) or row["kind"] in OF_THE_INTERPRETER
+    return fit(row["kind"] + ("" if told else f" {row['syscall']}"), width)

@@ -1,6 +1,5 @@
 """`report --by wait` as a terminal shows it: what was waited for, how long, in which function, and for whom."""
 
-import importlib
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -13,7 +12,6 @@ from rich.text import Text
 from pytrace_ebpf.analyze.functions.collapsed import in_imports_alone
 from pytrace_ebpf.analyze.waits.by_wait import QUOTA, WAITS, by_wait
 from pytrace_ebpf.analyze.waits.rivals import main_rivals
-from pytrace_ebpf.trace.schema import OF_THE_INTERPRETER
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import Listing
 from pytrace_ebpf.view.names import PLACE, in_full, named
@@ -34,16 +32,12 @@ def _sampled(facts: dict[str, Any]) -> bool:
     return samples_tell(facts) and facts["scheduling"]["source"] is None
 
 
-def _of_samples() -> Any:
-    """Imported where it is needed: the report by function has these waits in its sentence, and none of samples."""
-    return importlib.import_module("pytrace_ebpf.view.sampled_waits")
-
-
 def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.waits.by_wait's rows of a Trace with the names of their functions. Of samples alone sampled_waits.found's."""
     if _sampled(facts):
-        rows: tuple[pd.DataFrame, dict[str, Any]] = _of_samples().found(trace)
-        return rows
+        from pytrace_ebpf.view import sampled_waits  # the report by function has waits in its sentence, and none of samples
+
+        return sampled_waits.found(trace)
     parts = trace.waits_by_part((*WAITS, "own_func_id"))
     if chosen := only(facts.get("only"), "wait"):
         parts = _narrowed(trace, parts, chosen)
@@ -92,8 +86,9 @@ def _narrowed(trace: Any, parts: Iterable[pd.DataFrame], chosen: Only) -> Iterat
 def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: bool, top: int) -> list[RenderableType]:
     """One line per row of `table` (see found)."""
     if _sampled(facts):
-        lines: list[RenderableType] = _of_samples().report(table, width, top)
-        return lines
+        from pytrace_ebpf.view import sampled_waits
+
+        return sampled_waits.report(table, width, top)
     if not len(table):
         recorded = facts["scheduling"]["source"] in ("bpf", "perf")
         return [Text("No thread was seen to wait." if recorded else f"What the threads waited for is not known without {unrecorded(facts)}.")]
@@ -102,7 +97,7 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
     for row in table.head(top).to_dict("records"):
         shown.add(
             [text.count(row["waits"], 7), text.duration(row["total_ns"]), text.duration(row["queued_ns"]), text.duration(row["longest_ns"])],
-            partial(_what, row),
+            partial(text.waited_for, row),
             partial(_where, row),
             partial(_partner, row),
         )
@@ -116,19 +111,6 @@ def _where(row: dict[str, Any], width: int) -> Text:
     if not text.known(row["qualname"]):
         return Text("(no Python call)", "dim")
     return text.function(row["qualname"], row["file"], row["first_line"], width)
-
-
-def _what(row: dict[str, Any], width: int) -> str:
-    if text.known(row["primitive"]):
-        return text.fit(row["primitive"], width)
-    if text.known(row["lock_address"]):
-        kind = f"{row['kind']} "
-        return kind + text.cut_left(f"{int(row['lock_address']):#x}", width - len(kind))
-    if text.known(row["resource"]):
-        call = f" ({row['syscall']})" if text.known(row["syscall"]) else ""
-        return text.cut_left(text.clean(row["resource"]), width - len(call)) + call
-    told = not text.known(row["syscall"]) or row["kind"] in OF_THE_INTERPRETER
-    return text.fit(row["kind"] + ("" if told else f" {row['syscall']}"), width)
 
 
 def _partner(row: dict[str, Any], width: int) -> Text:

@@ -1,7 +1,7 @@
 """How right `report --what-if` is: changes that it judges by a recording are really made, and recorded too.
 
 Of each the median of some rounds, in turn: what it is now, what would be, what is. All are recorded, so that what tracing costs is in all of them.
-As root: the programs have real-time priority, so that others do not take their cores.
+As root: the programs run at the highest usual priority (nice -20), so that others take less of their cores.
 
     scripts/bench/what_if.py [--python /usr/bin/python3.11] [--rounds 5]
 """

@@ -4,7 +4,6 @@ A sample says what is behind the descriptor that a thread waits for, and not for
 program's own code that is known to wait for one kind of thing: libc's `recv` names the rule.
 """
 
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,11 +15,11 @@ from pytrace_ebpf.analyze.findings.rules import LOOK_UPS, PROCESSES, RULES, TO_D
 from pytrace_ebpf.analyze.findings.sentences import Found
 from pytrace_ebpf.analyze.findings.waited import FOR_OTHERS, WITHOUT_OTHERS, primitives
 from pytrace_ebpf.analyze.functions.own_code import NONE
-from pytrace_ebpf.analyze.samples.by_wait import by_wait
+from pytrace_ebpf.analyze.samples.by_wait import WaitSums
 from pytrace_ebpf.analyze.samples.errors import with_errors
 from pytrace_ebpf.analyze.samples.paths import NO_FRAMES, segments
 from pytrace_ebpf.analyze.samples.sampling import is_summed
-from pytrace_ebpf.derive.added import added
+from pytrace_ebpf.derive.added import Added
 from pytrace_ebpf.derive.calls.nesting import levels
 from pytrace_ebpf.trace.sampled import NATIVE
 
@@ -70,10 +69,13 @@ def sampled(trace: Any, period: int) -> Sampled:
     """Of a pytrace_ebpf Trace of samples alone, each of `period` ns on a core. Memory is bounded by the different rows of KEY, and a segment."""
     functions = trace.functions()
     nothing = pd.DataFrame(columns=[*KEY, *_SUMS]).astype(dict.fromkeys(("pid", "tid", "own_func_id", *_SUMS), "int64"))
-    rows = added(chain([nothing], (summed(samples, Standing(stacks, functions)) for samples, stacks in segments(trace))), KEY, _SUMS)
-    some = in_rows(rows, functions, period, is_summed(trace))
-    if len(trace.resources()) or len(trace.profile_waits()):
-        _name_resources(some.found, by_wait(trace))
+    rows, waits = Added(KEY, _SUMS), WaitSums(trace)
+    rows.add(nothing)
+    for samples, stacks in segments(trace):
+        rows.add(summed(samples, Standing(stacks, functions)))
+        waits.take(samples, stacks)
+    some = in_rows(rows.table, functions, period, is_summed(trace))
+    _name_resources(some.found, waits.table())
     clients = [each for each in some.found if str(each.resource).startswith(_FOR_CLIENTS)]
     idle_ns = sum(each.ns for each in clients)
     return some._replace(

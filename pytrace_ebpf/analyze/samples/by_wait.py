@@ -35,20 +35,35 @@ def by_wait(trace: Trace) -> pd.DataFrame:
     called to wait; NONE), func_id (the program's own function that was innermost, else the innermost of all that are not such; NONE no Python ran),
     total_ns, error_ns (one standard error), samples.
     """
-    sums = Added(KEY, SUMS)
-    sums.add(pd.DataFrame({**{name: np.zeros(0, object) for name in KEY[:3]}, **{name: np.zeros(0, np.int64) for name in (*_IN, *SUMS)}}))
-    waits = trace.profile_waits()
-    if len(waits):
-        sums.add(waits[[*KEY, *SUMS]].astype(dict.fromkeys(KEY[:3], object)))
-    else:
-        machine, callers = trace.manifest["host"]["machine"], Callers()
-        callers.take(trace.functions())
-        called = labels(trace.resources())
-        for samples, stacks in segments(trace):
-            sums.add(waited(samples, callers.of(stacks), called, machine))
-    table = sums.table
-    table["error_ns"] = np.rint(np.sqrt(table.pop("total_square").astype(np.float64))).astype(np.int64)
-    return table.sort_values("total_ns", ascending=False, kind="stable", ignore_index=True)
+    sums = WaitSums(trace)
+    for samples, stacks in () if sums.is_summed else segments(trace):
+        sums.take(samples, stacks)
+    return sums.table()
+
+
+class WaitSums:
+    """What by_wait() gives, of the segments of a trace one after the other; what a daemon has summed is there from the first."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._sums = Added(KEY, SUMS)
+        nothing = {**{name: np.zeros(0, object) for name in KEY[:3]}, **{name: np.zeros(0, np.int64) for name in (*_IN, *SUMS)}}
+        self._sums.add(pd.DataFrame(nothing))
+        waits = trace.profile_waits()
+        self._sums.add(waits[[*KEY, *SUMS]].astype(dict.fromkeys(KEY[:3], object)))
+        self.is_summed = bool(len(waits))
+        self._callers, self._called, self._machine = Callers(), labels(trace.resources()), trace.manifest["host"]["machine"]
+        self._callers.take(trace.functions())
+
+    def take(self, samples: pd.DataFrame, stacks: pd.DataFrame) -> None:
+        """Those of a segment, as samples.paths.segments has them with native frames."""
+        if not self.is_summed:
+            self._sums.add(waited(samples, self._callers.of(stacks), self._called, self._machine))
+
+    def table(self) -> pd.DataFrame:
+        """The rows so far."""
+        table = self._sums.table.copy(deep=False)
+        table["error_ns"] = np.rint(np.sqrt(table.pop("total_square").astype(np.float64))).astype(np.int64)
+        return table.sort_values("total_ns", ascending=False, kind="stable", ignore_index=True)
 
 
 class Callers:
@@ -73,15 +88,19 @@ class Callers:
         """(primitive_func_id, func_id) by stack_id of schema.STACKS, in which a caller comes first; native frames count for who called them."""
         found = {NO_FRAMES: (NONE, NONE)}
         innermost: dict[int, int] = {NO_FRAMES: NONE}  # the program's own function
-        library, program, native = self._library.tolist(), self._program.tolist(), self._native.tolist()
-        for stack, parent, func_id in zip(*(stacks[name].tolist() for name in ("stack_id", "parent_id", "func_id")), strict=True):
+        func_ids = stacks["func_id"].to_numpy(np.int64)
+        known = (func_ids >= 0) & (func_ids < len(self._library))
+        library, program, native = (
+            known & np.append(mask, False)[np.where(known, func_ids, -1)] for mask in (self._library, self._program, self._native)
+        )
+        columns = (stacks["stack_id"], stacks["parent_id"], func_ids, library, program, native)
+        for stack, parent, func_id, waits, is_own, is_native in zip(*(column.tolist() for column in columns), strict=True):
             primitive, caller = found.get(parent, (NONE, NONE))
-            known = 0 <= func_id < len(library)
-            mine = func_id if known and program[func_id] else innermost.get(parent, NONE)
+            mine = func_id if is_own else innermost.get(parent, NONE)
             innermost[stack] = mine
-            if known and native[func_id]:
+            if is_native:
                 found[stack] = primitive, caller
-            elif known and library[func_id]:
+            elif waits:
                 found[stack] = primitive if primitive != NONE else func_id, caller
             else:
                 found[stack] = NONE, mine if mine != NONE else func_id

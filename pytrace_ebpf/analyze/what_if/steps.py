@@ -87,8 +87,8 @@ def _timed_out(lines: Timelines, of: Ints, ender: npt.NDArray[np.int32]) -> npt.
     return out
 
 
-def played(model: Model, marks: pd.DataFrame, start_ns: int) -> Ints:
-    """When each of `marks` (thread, ts, in the order of the answer) is come to, ns from the begin of the recording, start_ns, on; -1 never."""
+def played(model: Model, marks: pd.DataFrame) -> Ints:
+    """When each of `marks` (thread, ts, in the order of the answer) is come to, ns from the first thread's begin (model.since) on; -1 never."""
     rows = _rows(model, marks)
     thread, ts, kind = (rows[name] for name in ("thread", "ts", "kind"))
     begins = np.append(True, thread[1:] != thread[:-1])

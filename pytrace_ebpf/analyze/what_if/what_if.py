@@ -42,20 +42,20 @@ def what_if(trace: Any, change: Change, items: pd.DataFrame) -> Outcome:
     model = recorded(lines, trace.threads(), trace.start_ns, trace.end_ns)
     now = (items["end_ns"] - items["start_ns"]).to_numpy(np.int64)
     if change.kind == FUNCTION:
-        return Outcome(now, _lengths(_faster(trace, model, change), items, lines, trace.start_ns), None)
+        return Outcome(now, _lengths(_faster(trace, model, change), items, lines), None)
     base = _simulated(trace, model)
     changed = {LOCK: _without_locks, GIL: _without_gil, CORES: _with_cores}[change.kind](trace, base, change)
-    was, then = (_lengths(each, items, lines, trace.start_ns) for each in (base, changed))
+    was, then = (_lengths(each, items, lines) for each in (base, changed))
     return Outcome(now, np.round(now * (then / np.maximum(was, 1))).astype(np.int64), was)
 
 
-def _lengths(model: Model, items: pd.DataFrame, lines: Timelines, start_ns: int) -> Ints:
+def _lengths(model: Model, items: pd.DataFrame, lines: Timelines) -> Ints:
     """How long each of `items` takes."""
     thread = lines.thread(thread_keys(items["pid"].to_numpy(), items["tid"].to_numpy()))
     marks = pd.DataFrame(
         {"thread": np.tile(thread, 2), "ts": np.concatenate((items["start_ns"].to_numpy(np.int64), items["end_ns"].to_numpy(np.int64)))}
     )
-    when = played(model, marks, start_ns)
+    when = played(model, marks)
     begin, end = when[: len(items)], when[len(items) :]
     if (when < 0).any():
         raise TraceError("threads of this trace wait for each other in a circle, as only in a damaged one: it cannot be played again.")

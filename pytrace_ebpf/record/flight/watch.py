@@ -50,7 +50,7 @@ class Watch:
         self._triggers = triggers.Triggers([(*_WHAT[each.word], each.over_ns, each.span_ns) for each in self._conditions])
         self._of_calls = [(number, each) for number, each in enumerate(self._conditions) if each.word in OF_CALLS]
         self._names: dict[int, str] = {}  # of the functions that conditions are about
-        self._called: list[tuple[str, str, str]] = []  # every Python function: file, module, qualified name
+        self._called: list[tuple[str, str, str]] = []  # every Python function, while a pattern has not fitted: file, module, qualified name
         self._met = np.zeros(len(self._conditions), bool)
         self._wants, self._is_coroutine = np.zeros(0, np.uint32), np.zeros(0, bool)
         self._gil: dict[int, tuple[int, int]] = {}
@@ -75,12 +75,15 @@ class Watch:
 
     def never_met(self) -> list[str]:
         """A sentence for each condition about functions of which none that fits was ever called, with the nearest names."""
-        never = [each for number, each in self._of_calls if each.pattern and not self._met[number]]
+        never = self._unmet()
         like = [", ".join(nearest(each.pattern, self._called)) for each in never]
         return [
             f"no function that fits {each.said} was called" + (f"; the nearest names: {of}" if of else "")
             for each, of in zip(never, like, strict=True)
         ]
+
+    def _unmet(self) -> list[Condition]:
+        return [each for number, each in self._of_calls if each.pattern and not self._met[number]]
 
     def _meet(self, functions: pa.Table | None) -> None:
         """Take in new functions: which of the conditions each is about."""
@@ -89,9 +92,9 @@ class Watch:
             return
         count = max(len(self._wants), 1 + max(row["func_id"] for row in rows))
         self._wants, self._is_coroutine = _longer(self._wants, count), _longer(self._is_coroutine, count)
+        if self._unmet():
+            self._called += [(row["file"], row["module"], row["qualname"]) for row in rows if row["file"]]
         for row in rows:
-            if row["file"]:
-                self._called.append((row["file"], row["module"], row["qualname"]))
             for number, condition in self._of_calls:
                 if self._is_about(condition, row):
                     self._wants[row["func_id"]] |= 1 << number

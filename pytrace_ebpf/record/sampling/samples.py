@@ -30,7 +30,7 @@ from pytrace_ebpf.record.sampling.clocks import Clocks, Returns
 from pytrace_ebpf.record.sampling.layouts import described
 from pytrace_ebpf.record.sampling.native import NativeCode
 from pytrace_ebpf.record.sampling.rows import columns
-from pytrace_ebpf.record.sampling.sampled import Away, Sampled
+from pytrace_ebpf.record.sampling.sampled_process import Away, Sampled
 from pytrace_ebpf.record.sampling.sampling_source import serves
 from pytrace_ebpf.record.sampling.stacks import FIRST_STACK, Program, Tree
 from pytrace_ebpf.record.sampling.stays import Stays

@@ -1,5 +1,6 @@
 """Since when threads are off the core, and what they are in, as the kernel half and /proc have it now."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from pytrace_ebpf.record.kernel.bpf import Programs
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.opened import Descriptors
 from pytrace_ebpf.record.process.target import Target
-from pytrace_ebpf.record.sampling.sampled import NO_WAIT
+from pytrace_ebpf.record.sampling.sampled_process import NO_WAIT
 from pytrace_ebpf.record.scheduling.resources import Resources
 
 _PLACES = 4096  # off_cpu.h
@@ -33,21 +34,21 @@ class Stays:
 
     def state(self, tid: int, target: Target) -> int:
         """What a thread that is off the core is in, as SAMPLE_IN_* of events.h."""
-        if not self._states:
-            return 0
+        return self._state(tid, target, *_system_call(target.pid, tid)) if self._states else 0
+
+    def wait(self, tid: int, target: Target, descriptors: Descriptors, resources: Resources) -> tuple[int, int, int]:
+        """The system call of a thread that is off the core, and what it waits for there, for Away; nothing of one that is not blocked."""
+        call, arguments = _system_call(target.pid, tid)
+        if not self._states or self._state(tid, target, call, arguments) != _IN_BLOCKED:
+            return NO_WAIT
+        return call, 0, resources.meet(target.pid, descriptors, call, arguments)
+
+    def _state(self, tid: int, target: Target, call: int, arguments: Sequence[int]) -> int:
         left = self._left(target.pid, tid)
         if left is not None and left["runnable"]:
             return _IN_QUEUE
         first, end = target.gil_range()
-        call, arguments = _system_call(target.pid, tid)
         return _IN_GIL if call == FUTEX and first <= arguments[0] < end else _IN_BLOCKED
-
-    def wait(self, tid: int, target: Target, descriptors: Descriptors, resources: Resources) -> tuple[int, int, int]:
-        """The system call of a thread that is off the core, and what it waits for there, for Away; nothing of one that is not blocked."""
-        if self.state(tid, target) != _IN_BLOCKED:
-            return NO_WAIT
-        call, arguments = _system_call(target.pid, tid)
-        return call, 0, resources.meet(target.pid, descriptors, call, arguments)
 
     def _left(self, pid: int, tid: int) -> Any:
         """The thread's struct left, of off_cpu.h; None where it has none."""

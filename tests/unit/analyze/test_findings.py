@@ -10,7 +10,7 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.trace.schema import SchedKind
-from tests.unit.synthetic import FUTEX, Script, write_trace
+from tests.unit.synthetic import FUTEX, Row, Script, write_trace
 
 MS = 1_000_000
 READ, RECVFROM, ACCEPT, FSYNC, WAIT4, EPOLL_WAIT, NONE = 0, 45, 43, 74, 61, 232, -1
@@ -53,13 +53,13 @@ def thread(tid: int, *first: int) -> Script:
     return script
 
 
-def traced(path: Path, *scripts: Script) -> Any:
+def traced(path: Path, *scripts: Script, functions: Sequence[Row] = FUNCTIONS) -> Any:
     for script in scripts:
         while script.stack:
             script.leave()
     events, sched = (sorted((row for each in scripts for row in getattr(each, name)), key=lambda row: row[0]) for name in ("events", "sched"))
     end = max(script.now for script in scripts) + MS
-    return pytrace_ebpf.open(write_trace(path / "trace", events=events, sched=sched, functions=FUNCTIONS, resources=RESOURCES, end_ns=end))
+    return pytrace_ebpf.open(write_trace(path / "trace", events=events, sched=sched, functions=functions, resources=RESOURCES, end_ns=end))
 
 
 def peer() -> Sequence[Script]:

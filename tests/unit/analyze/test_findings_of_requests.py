@@ -6,21 +6,15 @@ from typing import Any
 import pandas as pd
 import pytest
 
-import pytrace_ebpf
-from tests.unit.analyze.test_findings import ASK, DATABASE, FUNCTIONS, HANDLE, MAIN, MS, OTHER, RECV, RECVFROM, RESOURCES, SERVE, thread
-from tests.unit.synthetic import Script, write_trace
+from tests.unit.analyze.test_findings import ASK, DATABASE, FUNCTIONS, HANDLE, MAIN, MS, OTHER, RECV, RECVFROM, SERVE, thread, traced
+from tests.unit.synthetic import Script
 
 GET, POST = len(FUNCTIONS), len(FUNCTIONS) + 1
 SERVED = [*FUNCTIONS, (GET, "/app/shop.py", "do_GET", "Shop.do_GET", 60, "shop"), (POST, "/app/shop.py", "do_POST", "Shop.do_POST", 70, "shop")]
 
 
 def served(path: Path, *scripts: Script) -> Any:
-    for script in scripts:
-        while script.stack:
-            script.leave()
-    events, sched = (sorted((row for each in scripts for row in getattr(each, name)), key=lambda row: row[0]) for name in ("events", "sched"))
-    end = max(script.now for script in scripts) + MS
-    return pytrace_ebpf.open(write_trace(path / "trace", events=events, sched=sched, functions=SERVED, resources=RESOURCES, end_ns=end))
+    return traced(path, *scripts, functions=SERVED)
 
 
 def asks(script: Script, entry: int, ms: int, computes: int = 10) -> Script:
