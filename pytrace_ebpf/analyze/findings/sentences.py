@@ -17,6 +17,7 @@ from pytrace_ebpf.units import plural
 
 _MOSTLY, _ALL = 0.5, 0.95
 _SEVERAL = 2
+_HALF_ONE = 0.5
 _LONGEST = 80  # characters of a statement
 
 
@@ -45,6 +46,8 @@ class Found:
     each: float = 0.0  # calls of `called` in each of `own`
     on_loop: bool = False
     meanwhile: Mapping[str, Any] = field(default_factory=dict)
+    failing: tuple[str, int, bool] | None = None  # what a sleep comes after: asked.Asked.failing
+    pool: Any = None  # pools.Pool that is waited for
     of: Of | None = None  # of which requests it is said to be a share; None: of all time at work
     square: float = 0.0  # of samples: the variance of ns, as far as it comes from those off the core
     error_ns: int | None = None  # one standard error; None where nothing is sampled
@@ -116,7 +119,8 @@ def sentence(found: Found, names: Names, of_ns: int) -> str:
     if found.rule == "cores":
         return f"Threads wait {much}, for a core{_most(found, own)}{_had_by(found)}."
     if found.rule == "cpu-quota":
-        return f"Threads wait {much}, for a CPU quota{_most(found, own)}: their control group has used it up."
+        by = f", mostly by {names.at(found.other)}" if found.other >= 0 else ""
+        return f"Threads wait {much}, for a CPU quota{_most(found, own)}: their control group has used it up{by}."
     if found.rule == "gil":
         return f"Threads wait {much}, for the GIL{_most(found, own)}{_holder(found, names)}."
     if found.rule == "many-calls":
@@ -125,10 +129,12 @@ def sentence(found: Found, names: Names, of_ns: int) -> str:
     if found.rule == "event-loop":
         return f"{own} holds the event loop {much}: meanwhile it {_verb(found.held)} {_why(found, names)}{_times(found)}."
     if found.rule == "lock-held":
-        had = f"{_releaser(found, names)} has while it {_doing(found.meanwhile)}"
+        had = f"{_releaser(found, names)} has{_for_how_much(found.meanwhile)} while it {_doing(found.meanwhile)}"
         return f"{own} waits {much}{_in(found, names)}, for a lock that {had}{_times(found)}."
+    if found.rule == "pool":
+        return f"{own} waits {much}, for {_of_pool(found, names)}{_times(found)}."
     if found.rule == "sleep":
-        return f"{own} sleeps {much}{_times(found)}."
+        return f"{own} sleeps {much}{_after(found)}{_times(found)}."
     inside = "" if found.rule == "queue" else _in(found, names)
     return f"{own} waits {much}{inside}, {_why(found, names)}{_times(found)}."
 
@@ -136,6 +142,25 @@ def sentence(found: Found, names: Names, of_ns: int) -> str:
 def _in(found: Found, names: Names) -> str:
     """Of a library's function that own code called, and waits in."""
     return f", in {names.of_library(found.called)}" if found.called >= 0 else ""
+
+
+def _after(found: Found) -> str:
+    """What had failed before it."""
+    if not found.failing:
+        return ""
+    asked, times, unconnected = found.failing
+    return f", after `{_shortened(clean(asked))}` {'could not connect' if unconnected else 'failed'} {plural(times, 'time')}"
+
+
+def _of_pool(found: Found, names: Names) -> str:
+    """What of which pool, and who had it."""
+    pool = found.pool
+    out = f"of {pool.size}, all out" if pool.out >= pool.size - _HALF_ONE else f"of which at most {pool.size} were out"
+    had = ""
+    if pool.func_id >= 0:
+        share = "" if pool.share >= _ALL else f" for {percent(pool.share, 1)} of that time"
+        had = f", had by {names.at(pool.func_id, pool.line if pool.line > 0 else None)}{share}"
+    return f"a connection of a {clean(pool.library)} {out}{had}"
 
 
 def idle(only: int, several: int, ns: int) -> str:
@@ -196,7 +221,7 @@ def _why(found: Found, names: Names) -> str:
         syscall=found.syscall or found.kind,
         primitive=names.of_library(found.primitive).strip("`"),
         until=until,
-        of=f" ({clean(found.resource)})" if found.resource else "",
+        of=f" ({clean(found.resource).removeprefix('child ')})" if found.resource else "",
         said=said,
     )
     return said_of_it + _asks(found)
@@ -212,6 +237,12 @@ def _shortened(statement: str) -> str:
 
 def _releaser(found: Found, names: Names) -> str:
     return f"{names.at(found.other)}{', in another thread,' if found.other == found.own else ''}"
+
+
+def _for_how_much(meanwhile: Mapping[str, Any]) -> str:
+    """Of the time that a lock is had, where that is not most."""
+    share = meanwhile["share"]
+    return "" if share >= _MOSTLY else f", {percent(share, 1)} of that time"
 
 
 def _doing(meanwhile: Mapping[str, Any]) -> str:
