@@ -23,7 +23,7 @@ One = Mapping[str, Any]  # a thread, or a task
 
 
 def dump(found: Mapping[str, Any], width: int, whole: bool = False) -> Group:
-    """`found`: what `dump --json` prints (record/dump/described.py). `whole`: with all threads and frames."""
+    """`found`: what `dump --json` prints (cli/dump.py). `whole`: with all threads and frames."""
     threads, tasks = found["threads"], found["tasks"]
     names = _names(threads)
     parts = [Text(each, "bold red") for each in deadlocks(found)]

@@ -13,13 +13,13 @@ from pytrace_ebpf.record.cpython.variables import Frames
 from pytrace_ebpf.record.process.memory import MemoryFault
 
 MOST_TASKS, MOST_FRAMES = 20_000, 64
-_MOST_SLOTS, _MOST_CHILDREN, _LONGEST_NAME = 1 << 20, 3, 200
+_MOST_ENTRIES, _MOST_CHILDREN, _LONGEST_NAME = 1 << 20, 3, 200
 _MODULE, _WEAK, _EAGER = "asyncio.tasks", ("_all_tasks", "_scheduled_tasks"), "_eager_tasks"
 _USED, _MASK, _TABLE, _ENTRY = 24, 32, 40, 16  # PySetObject
 _REFERENT = 16  # PyWeakReference
 _LOOP = 16  # FutureObj
 _WRAPPED = 16  # of what awaits for something: async_generator_asend, coroutine_wrapper, FutureIter
-_BASE, _MOST_BASES = 256, 8
+_BASE, _MOST_DERIVED = 256, 8
 _NATIVE, _GATHERING = ("_asyncio.Task", "_asyncio.Future"), "_GatheringFuture"
 _FRAMES = ("coroutine", "generator", "async_generator")
 _WRAPPERS = ("async_generator_asend", "async_generator_athrow", "anext_awaitable", "coroutine_wrapper")
@@ -80,7 +80,7 @@ class Tasks:
         if self._frames.kind(address) != "set":
             raise MemoryFault(f"address {address:#x} of process {self._memory.pid} holds no set")
         slots = self._memory.u64(address + _MASK) + 1
-        if slots > _MOST_SLOTS:
+        if slots > _MOST_ENTRIES:
             raise MemoryFault(f"address {address:#x} of process {self._memory.pid} holds no set that is known")
         table, found = self._memory.u64(address + _TABLE), list[int]()
         step = 1 << 15  # of what is read at once
@@ -109,7 +109,7 @@ class Tasks:
         of = self._memory.u64(address + self._frames.layout.object_type)
         if of not in self._natives:
             base, found = of, ""
-            for _ in range(_MOST_BASES):
+            for _ in range(_MOST_DERIVED):
                 if not base or found:
                     break
                 name = self._objects.static_name(base, 40).decode("ascii", "replace")

@@ -19,11 +19,11 @@ _QUALNAME_BEFORE_KEYS = 8
 _SIZE, _CONTENT, _DIGITS, _BYTES_START = 16, 16, 24, 32
 _SET_SIZE, _EXCEPTION_ARGUMENTS = 24, 24
 _DIMENSIONS, _SIZES, _DESCRIPTION, _NUMBER, _MOST_DIMENSIONS = 24, 32, 56, 28, 64
-_TENSOR_PLACES, _TENSOR_SIZES, _TENSOR_INLINE = (24, 16), 56, 5
+_TENSOR_POINTERS, _TENSOR_SIZES, _TENSOR_INLINE = (24, 16), 56, 5
 _TENSOR = struct.Struct("<Q5q5qqqH")  # struct tensor_impl of probes/agent/objects.c
 _SIZED = {"set": _SET_SIZE, "frozenset": _SET_SIZE, "bytearray": _SIZE}
 _ARRAYS = {"numpy.ndarray": "array", "torch._C.TensorBase": "tensor", "torch._C._TensorBase": "tensor"}
-_MOST_BASES, _LONGEST_NAME = 8, 200
+_MOST_DERIVED, _LONGEST_NAME = 8, 200
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Values:
 
     def _by_bases(self, at: int, of: int, name: str) -> Value:
         """By the types that its type is derived from: their layout is its own."""
-        for _ in range(_MOST_BASES):
+        for _ in range(_MOST_DERIVED):
             if not of:
                 break
             base = self._static_name(of) if not self._memory.u64(of + _FLAGS + self._more) & _HEAP else ""
@@ -155,7 +155,7 @@ class Values:
 
     def _tensor(self, at: int, name: str) -> Value:
         """PyTorch keeps the pointer at one of two places: it is where the sizes give the number of elements."""
-        for place in _TENSOR_PLACES:
+        for place in _TENSOR_POINTERS:
             try:
                 dimensions, *numbers, dtype = _TENSOR.unpack(self._memory.read(self._memory.u64(at + place) + _TENSOR_SIZES, _TENSOR.size))
                 if dimensions <= _MOST_DIMENSIONS:
