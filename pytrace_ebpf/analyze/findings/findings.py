@@ -12,6 +12,7 @@ from pytrace_ebpf.analyze.findings.contexts import Contexts, contexts
 from pytrace_ebpf.analyze.findings.requests import Requests
 from pytrace_ebpf.analyze.findings.rules import RULES, classified
 from pytrace_ebpf.analyze.findings.sentences import Found, Names
+from pytrace_ebpf.analyze.findings.thread_pools import RESULTS, full_pool
 from pytrace_ebpf.analyze.findings.waited import SMALL_NS, Waited, waited
 from pytrace_ebpf.analyze.functions.own_code import NONE
 from pytrace_ebpf.analyze.samples.sampling import period_of
@@ -20,6 +21,7 @@ from pytrace_ebpf.analyze.waits.rivals import rivals
 COLUMNS = ["rule", "share", "ns", "of", "of_share", "sentence", "function", "file", "line", "resource", "other", "command", "confidence", "error_ns"]
 IDLE = "idle"
 _PEER = "peer"
+_ASKED = {_PEER, "dns"}
 _LEAST = 0.02  # of the time at work
 _MOSTLY, _MANY = 0.5, 0.2
 _OFTEN, _IN_ALL = 10, 20  # calls within one of their caller's, and so many of them
@@ -111,7 +113,10 @@ def _of_waits(at: Contexts, waits: Waited, names: Names, requests: Requests, ask
         for _, group in own.groupby(list(whole), dropna=False):
             found = _found(waits, rule.name, rule.evidence, rule.waits, group)
             found.of = requests.of(group["ns"], group["endpoint"])
-            out += _small_calls(at, found, asked) if _PEER in (found.rule, found.held) else [found]
+            if found.rule == "queue" and names.of_library(found.primitive).strip("`").endswith(RESULTS):
+                found.pool = full_pool(at, waits, int(group["pid"].iloc[0]), found.own, found.primitive)
+                found.rule = "thread-pool" if found.pool else found.rule
+            out += [found] if _ASKED.isdisjoint((found.rule, found.held)) else _small_calls(at, found, asked)
     return out
 
 
