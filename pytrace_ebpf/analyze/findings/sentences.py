@@ -79,7 +79,7 @@ class Names:
 
     def line(self, found: Found) -> int | None:
         """The line to look at: that which calls what takes the time or, where that is not known, the function's first; None for none."""
-        if found.rule == "many-calls":
+        if found.rule in ("many-calls", "awaits"):
             sites = self._sites()
             sites = sites[(sites["caller_id"] == found.own) & (sites["func_id"] == found.called) & sites["call_line"].notna()]
             found.line = int(sites.loc[sites["calls"].idxmax(), "call_line"]) if len(sites) else NONE
@@ -115,6 +115,10 @@ def sentence(found: Found, names: Names, of_ns: int) -> str:
     own = names.at(found.own, names.line(found))
     if found.rule in ("computes", "imports"):
         return _computes(found, names, own, much)
+    if found.rule == "awaits":
+        return (
+            f"{own} awaits {names.of_library(found.called) if found.called >= 0 else 'futures and other tasks'} {much}{_asks(found)}{_times(found)}."
+        )
     if found.rule == "cores":
         return f"Threads wait {much}, for a core{_most(found, own)}{_had_by(found)}."
     if found.rule == "cpu-quota":

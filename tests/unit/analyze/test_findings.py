@@ -55,13 +55,14 @@ def thread(tid: int, *first: int) -> Script:
     return script
 
 
-def traced(path: Path, *scripts: Script, functions: Sequence[Row] = FUNCTIONS) -> Any:
+def traced(path: Path, *scripts: Script, functions: Sequence[Row] = FUNCTIONS, **more: Any) -> Any:
     for script in scripts:
         while script.stack:
             script.leave()
     events, sched = (sorted((row for each in scripts for row in getattr(each, name)), key=lambda row: row[0]) for name in ("events", "sched"))
     end = max(script.now for script in scripts) + MS
-    return pytrace_ebpf.open(write_trace(path / "trace", events=events, sched=sched, functions=functions, resources=RESOURCES, end_ns=end))
+    rows = {"events": events, "sched": sched, "functions": functions, "resources": RESOURCES, "end_ns": end}
+    return pytrace_ebpf.open(write_trace(path / "trace", **rows | more))
 
 
 def peer() -> Sequence[Script]:
