@@ -23,7 +23,7 @@ class Asked:
         from pytrace_ebpf.analyze.clients.by_client import by_client  # with all that derives: a report that has its tables needs nothing of that
 
         rows = by_client(self._trace)
-        return rows[rows["statement"].notna() & (rows["waited_ns"] > 0)]
+        return rows[rows["statement"].notna()]
 
     def of(self, found: Found, each_ns: int | None = None, made: int = 0, leave_out: str | None = None) -> str | None:
         """The statement for which most of the time is waited for found.resource at found's line; None where no one is that.
@@ -32,10 +32,19 @@ class Asked:
         """
         if self._rows is None:
             return None
-        rows = self._rows
+        rows = self._rows[self._rows["waited_ns"] > 0]
         rows = rows[(rows["own_func_id"] == found.own) & ((rows["own_line"] == found.line) | (found.line < 0)) & (rows["resource"] == found.resource)]
         rows = rows[rows["statement"] != leave_out]
         if each_ns is not None:
             rows = rows[(rows["each_ns"] < each_ns) & (rows["count"] >= _MOSTLY * made)]
         sums = rows.groupby("statement")["waited_ns"].sum()
         return str(sums.idxmax()) if len(sums) and sums.max() >= _MOSTLY * sums.sum() else None
+
+    def of_awaited(self, found: Found, module: str) -> str | None:
+        """The statement that most of the time is which `found.own` awaits in a library's function of that module; None where no one is that."""
+        if self._rows is None:
+            return None
+        library = self._rows["library"].astype("string").str.partition(" ")[0]
+        rows = self._rows[(self._rows["own_func_id"] == found.own) & (library == module.partition(".")[0])]
+        sums = rows.groupby("statement")["total_ns"].sum()
+        return str(sums.idxmax()) if len(sums) and sums.max() >= _MOSTLY * max(sums.sum(), found.ns) else None

@@ -231,8 +231,12 @@ def _found(group: pd.DataFrame, state: str) -> Found:
 
 def _name_resources(found: list[Found], waits: pd.DataFrame) -> None:
     """What is behind the descriptor for which most of a finding's time was waited in its function; `waits`: samples.by_wait's."""
+    faults = waits[waits["kind"] == "page-fault"].groupby("func_id")["total_ns"].sum()
     waits = waits[waits["resource"].notna() & (waits["primitive_func_id"] < 0)]
     for each in found:
+        if each.rule == "wait" and faults.get(each.own, 0) >= _MOSTLY * each.ns:
+            each.rule, each.words, each.evidence = "memory", _WORDS["memory"], "--by wait"
+            continue
         by_resource = waits[waits["func_id"] == each.own].groupby(["resource", "syscall", "kind"])["total_ns"].sum()
         if each.rule not in _OF_RESOURCES or not len(by_resource) or by_resource.max() < _MOSTLY * each.ns:
             continue

@@ -167,6 +167,7 @@ def test_the_numbers_of_the_library() -> None:
     assert {c[name] for name in ("NO_MEMORY", "STRANGE_KIND", "STRANGE_STATE")} == set(engine._ERRORS) and c["FINE"] == 0
     in_states = numbers(REBUILD / "states.c")
     assert (in_states["SYSCALL_UNKNOWN"], in_states["FUTEX"]) == (SYSCALL_UNKNOWN, parking.FUTEX)
+    assert numbers(PROBES / "events.h")["SYSCALL_UNKNOWN"] == SYSCALL_UNKNOWN
     assert numbers(PROBES / "events.h")["HOLDER_UNKNOWN"] == off_core.HOLDER_UNKNOWN
     assert [numbers(PROBES / "events.h")[name] for name in ("PAUSED", "OBJECT_LOCK", "OTHER_GIL")] == [PAUSED, OBJECT_LOCK, OTHER_GIL]
     (order,) = re.findall(r"order\[\] = \{(.*?)\n    \};", text(REBUILD / "calls.c"), re.DOTALL)
