@@ -145,6 +145,7 @@ def test_who_holds_the_gil_while_others_wait_for_it(interpreter: str, capsys: py
                 assert time.monotonic() < until_s
         finally:
             process.kill()
+    assert all(each["waits_on"]["holder"] == found["gil_holder"] for each in waiters)
     assert all(each["waits_for"] == "gil" and each["frames"][0]["function"] == "computes" for each in waiters)
     assert found["gil_holder"] in {each["tid"] for each in found["threads"]}
     # Its registers still hold the GIL's address, which pause() does not take.
@@ -199,11 +200,21 @@ def thread(tid: int, name: str, **more: Any) -> dict[str, Any]:
         {"function": "order", "file": "/srv/shop.py", "first_line": 8, "line": 9, "own": True},
     ]
     waits = {"state": "blocked", "waits_for": "poll", "syscall": "poll", "resources": ["postgres 10.0.0.5:5432"], "off_cpu_ns": 1_500_000_000}
+    waits |= {"primitive": None, "waits_on": None}
     return {"tid": tid, "name": name, **waits, "frames": frames} | more
 
 
 def shown(*threads: dict[str, Any], holder: int | None = None, whole: bool = False) -> str:
-    found = {"pid": 7, "command": "python shop.py", "python": "3.11.2", "gil_holder": holder, "threads": list(threads)}
+    found = {
+        "pid": 7,
+        "command": "python shop.py",
+        "python": "3.11.2",
+        "gil_holder": holder,
+        "deadlocks": [],
+        "threads": list(threads),
+        "tasks": [],
+        "left_out": [],
+    }
     screen = Console(width=100, record=True, file=None, quiet=False, force_terminal=False)
     with screen.capture() as capture:
         screen.print(dump(found, 100, whole))
@@ -238,10 +249,12 @@ def test_threads_that_do_the_same_are_shown_once() -> None:
 
 def test_the_holder_of_the_gil_is_named_where_others_wait_for_it() -> None:
     waits = {"state": "gil_wait", "waits_for": "gil", "resources": []}
-    found = {"threads": [thread(1, "a", **waits), thread(2, "b", state="on_cpu", waits_for=None)], "gil_holder": 2}
-    assert summary(found) == "Of 2 threads 1 is waiting for the GIL and 1 is computing. b (2) holds the GIL."
-    assert summary(found | {"gil_holder": None}).endswith("1 is computing.")
-    assert summary({"threads": [thread(1, "a")], "gil_holder": None}) == "Its only thread is waiting in poll for postgres 10.0.0.5:5432."
+    holder = {"kind": "gil", "name": None, "address": None, "holder": 2}
+    found = {"threads": [thread(1, "a", **waits, waits_on=holder), thread(2, "b", state="on_cpu", waits_for=None)]}
+    assert summary(found) == "Of 2 threads 1 is waiting for the GIL, which b (2) has and 1 is computing."
+    found["threads"][0]["waits_on"] = None
+    assert summary(found) == "Of 2 threads 1 is waiting for the GIL and 1 is computing."
+    assert summary({"threads": [thread(1, "a")]}) == "Its only thread is waiting in poll for postgres 10.0.0.5:5432."
 
 
 def test_a_frame_whose_line_is_not_known_stands_beside_others() -> None:
