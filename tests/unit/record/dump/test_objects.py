@@ -70,6 +70,8 @@ def test_who_has_the_lock_that_a_thread_waits_for(interpreter: str, capsys: pyte
         "waits_timed": ("lock", "lock", "holds"),
         "waits_condition": ("lock", "shop.cond", "holds_condition"),
         "joins": ("thread", None, "holds"),
+        "imports": None,
+        "waits_import": ("import", "slowly", "imports"),
         "first": ("rlock", "other", "second"),
         "second": ("lock", "other", "first"),
         "waits_for_joiner": ("thread", None, "joins_back"),
