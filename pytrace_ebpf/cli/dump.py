@@ -35,6 +35,7 @@ NAME = "dump"
 
 # As PRIMITIVES of derive/calls/primitives.py: what a program waits through is what it called there.
 _PRIMITIVES = re.compile(r".*/(threading|queue)\.py$|.*/(concurrent/futures|multiprocessing|asyncio)/[^/]+\.py$")
+_BEGINS = ("Thread.run", "Thread._bootstrap_inner", "Thread._bootstrap")  # what calls a thread's function
 _POOL = re.compile(r".*/concurrent/futures/thread\.py$")
 
 
@@ -116,6 +117,7 @@ def _task(task: Task, observed: Observed) -> dict[str, Any]:
         "thread": task.thread or None,
         "state": "running" if task.is_running else "waiting",
         "awaits": list(task.awaits),
+        "awaits_more": task.awaits_more,
         "primitive": None if task.is_running else _primitive(frames),
         "frames": frames,
     }
@@ -148,13 +150,13 @@ def _primitive(frames: Sequence[dict[str, Any]]) -> str | None:
     """The function of threading, queue and the like that the program called, below which this stands; None where it called none."""
     called = None
     for frame in frames:
-        if not _PRIMITIVES.match(frame["file"]):
+        if frame["function"] in _BEGINS or not _PRIMITIVES.match(frame["file"]):
             return called
         if called is None or not frame["function"].rpartition(".")[2].startswith("__"):  # __enter__ says less than what it calls
             called = frame["function"]
         if _POOL.match(frame["file"]) and called == "_worker":
             return "ThreadPoolExecutor"
-    return None  # they called themselves
+    return called
 
 
 def _waits_on(thread: Thread, frames: Sequence[dict[str, Any]], gil_holder: int) -> dict[str, Any] | None:

@@ -99,7 +99,8 @@ def doing(thread: One, names: Mapping[int, str]) -> str:
 def awaiting(task: One) -> str:
     """What a task of asyncio does, or waits for."""
     if task["awaits"] and task["state"] != "running":
-        return f"awaiting {_listed([text.clean(each) for each in task['awaits']])}"
+        more = [f"{task['awaits_more']:,} more"] if task["awaits_more"] else []
+        return f"awaiting {_listed([text.clean(each) for each in task['awaits']] + more)}"
     return _kind(task)
 
 

@@ -37,6 +37,10 @@ async def gathers():
     await asyncio.gather(middle(), middle())
 
 
+async def many():
+    await asyncio.gather(*(middle() for _ in range(10)))
+
+
 async def locked(lock):
     async with lock:
         pass
@@ -85,7 +89,7 @@ async def main():
     loop = asyncio.get_running_loop()
     lock = asyncio.Lock()
     await lock.acquire()
-    coroutines = (middle(), gets(asyncio.Queue()), gathers(), locked(lock), future(loop.create_future()), ends())
+    coroutines = (middle(), gets(asyncio.Queue()), gathers(), many(), locked(lock), future(loop.create_future()), ends())
     tasks = [loop.create_task(each) for each in coroutines]
     tasks.append(loop.create_task(awaits(tasks[0])))
     tasks.append(Own(middle(), loop=loop))

@@ -4,7 +4,7 @@ asyncio keeps every task in a weak set of its own, those that began eagerly in a
 frame's stack lies what it awaits: the next coroutine, or a future. The program runs on meanwhile: a task that does may be torn, of others all is as it is.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from pytrace_ebpf.record.cpython.variables import Frames
 from pytrace_ebpf.record.process.memory import MemoryFault
 
 MOST_TASKS, MOST_FRAMES = 20_000, 64
-_MOST_ENTRIES, _MOST_CHILDREN, _LONGEST_NAME = 1 << 20, 3, 200
+_MOST_PLACES, _MOST_GATHERED, _MOST_CHILDREN, _LONGEST_NAME = 1 << 20, 100_000, 3, 200
 _MODULE, _WEAK, _EAGER = "asyncio.tasks", ("_all_tasks", "_scheduled_tasks"), "_eager_tasks"
 _USED, _MASK, _TABLE, _ENTRY = 24, 32, 40, 16  # PySetObject
 _REFERENT = 16  # PyWeakReference
@@ -34,7 +34,7 @@ class Task:
     address  of the object
     loop     the identifier of the thread that runs its loop, 0 where that is not known
     frames   (frame, code) addresses, innermost first
-    awaits   names of the tasks that it waits for
+    awaits   names of the tasks that it waits for, and how many more there are
     """
 
     address: int
@@ -42,6 +42,7 @@ class Task:
     loop: int
     frames: list[tuple[int, int]]
     awaits: list[str]
+    awaits_more: int
 
 
 class Tasks:
@@ -80,7 +81,7 @@ class Tasks:
         if self._frames.kind(address) != "set":
             raise MemoryFault(f"address {address:#x} of process {self._memory.pid} holds no set")
         slots = self._memory.u64(address + _MASK) + 1
-        if slots > _MOST_ENTRIES:
+        if slots > _MOST_PLACES:
             raise MemoryFault(f"address {address:#x} of process {self._memory.pid} holds no set that is known")
         table, found = self._memory.u64(address + _TABLE), list[int]()
         step = 1 << 15  # of what is read at once
@@ -94,7 +95,7 @@ class Tasks:
     def _task(self, address: int) -> Task | None:
         coroutine, name, loop = self._fields(address)
         frames, last = self._awaited(coroutine)
-        return Task(address, self._name(name), self._thread(loop), frames, self._waits_for(address, last)) if frames else None
+        return Task(address, self._name(name), self._thread(loop), frames, *self._waits_for(address, last)) if frames else None
 
     def _fields(self, address: int) -> tuple[int, int, int]:
         """Its coroutine, name and loop."""
@@ -158,20 +159,21 @@ class Tasks:
         state = self._memory.read(frame - _STATE_BEFORE_FRAME, 1)[0]
         return 0 if state in _ENDED else frame
 
-    def _waits_for(self, task: int, last: int) -> list[str]:
-        """Names of the tasks among what it waits for: one, or those of gather()."""
-        found = list[str]()
+    def _waits_for(self, task: int, last: int) -> tuple[list[str], int]:
+        """Names of the tasks among what it waits for, and of how many others none: one task, or those of gather()."""
+        found, more = list[str](), 0
         with suppress(MemoryFault):
             waits = last
             if self._native(task) == "_asyncio.Task":
                 waits = self._memory.u64(task + self._frames.layout.task_coro - 8)  # task_fut_waiter
             if not waits or self._frames.kind(waits) == "NoneType":
-                return []
-            children = [waits]
+                return found, more
+            children: Sequence[int] = [waits]
             if self._frames.kind(waits) == _GATHERING:
-                children = list(self._frames.sequence(self._objects.attribute(waits, "_children"), _MOST_CHILDREN))
-            for child in children:
+                children = self._frames.sequence(self._objects.attribute(waits, "_children"), _MOST_GATHERED)
+            for child in children[:_MOST_CHILDREN]:
                 with suppress(MemoryFault):
                     if self._native(child) == "_asyncio.Task" or self._frames.kind(child) == "Task":
                         found.append(self._name(self._fields(child)[1]))
-        return found
+            more = len(children) - len(found) if found else 0
+        return found, more

@@ -25,6 +25,7 @@ from pytrace_ebpf.record.process.target import Target
 _BUDGET_S, _PATIENCE_S = 0.7, 10.0  # of processor time for each part; until the process that reads is given up
 _MOST_VALUES, _MOST_TASK_FRAMES = 50_000, 200_000
 _LOCKS, _TASKS, _VARIABLES = _PARTS = "locks", "tasks", "variables"
+_FRAME = struct.Struct("<QQ")
 MOST_FRAMES = 1024  # of a stack, as in samples
 
 
@@ -59,6 +60,7 @@ class FoundTask:
     name: str
     thread: int
     awaits: list[str]
+    awaits_more: int
     frames: list[Place]
     variables: list[list[Variable]]  # by frame
 
@@ -86,10 +88,10 @@ class _Answer:
     spent: list[str]  # for what there was no more time
 
 
-def read_objects(target: Target, stacks: Mapping[int, Stack], futexes: Mapping[int, int], variables: str | None) -> Objects:
+def read_objects(target: Target, stacks: Mapping[int, Stack], waiting: Mapping[int, tuple[int, int]], variables: str | None) -> Objects:
     """Look at the objects of threads with these stacks.
 
-    `futexes`: by thread the address that it waits at; `variables`: "args" or "locals" where those of frames are wanted. Nothing is raised.
+    `waiting`: by thread the address that it waits at, and its position in its innermost frame; `variables`: "args" or "locals" where those of frames are wanted. Nothing is raised.
     """
     if target.layout is None or target.runtime is None:
         return Objects()
@@ -101,8 +103,8 @@ def read_objects(target: Target, stacks: Mapping[int, Stack], futexes: Mapping[i
         "layout": target.layout,
         "runtime": target.runtime,
         "tids": list(host_tids(target.pid).items()),
-        "stacks": [[tid, list(stack)] for tid, stack in stacks.items()],
-        "futexes": list(futexes.items()),
+        "stacks": [(tid, b"".join(_FRAME.pack(*each) for each in stack)) for tid, stack in stacks.items()],
+        "waiting": [(tid, *each) for tid, each in waiting.items()],
         "variables": variables,
     }
     try:
@@ -134,7 +136,7 @@ class _Look:
 
     def __init__(self, given: dict[str, Any], files: list[int]) -> None:
         self._given, self._files, self._layout = given, files, decode(Layout, given["layout"])
-        self._stacks: dict[int, Stack] = {tid: [(frame, code) for frame, code in stack] for tid, stack in given["stacks"]}
+        self._stacks: dict[int, Stack] = {tid: list(_FRAME.iter_unpack(decode(bytes, stack))) for tid, stack in given["stacks"]}
         self._known: dict[int, int] | None = None
         self.spent = list[str]()
 
@@ -152,14 +154,24 @@ class _Look:
         if self._layout.code_stack is None:
             return
         locks, found = Locks(frames), dict[int, Waited]()
-        for tid, futex in self._given["futexes"]:
+        for tid, futex, _ in self._given["waiting"]:
             if tid in self._stacks and (waited := locks.waited_for(self._stacks[tid], futex)):
                 found[tid] = waited
         plain = {waited.address for waited in found.values() if waited.kind == LOCK}
         held = locks.holders(plain, self._stacks) if plain else {}
-        for tid, waited in found.items():
+        for tid, waited in self._where_they_were(frames, found).items():
             holder = held.get(waited.address, 0) if waited.kind == LOCK else self._tids().get(waited.holder, 0)
             into[str(tid)] = replace(waited, holder=holder)
+
+    def _where_they_were(self, frames: Frames, found: Mapping[int, Waited]) -> dict[int, Waited]:
+        """Those of threads that still stand at the same instruction: of others the wait is over."""
+        kept = {}
+        for tid, _, position in self._given["waiting"]:
+            if tid in found:
+                with suppress(MemoryFault):
+                    if place_of(frames.memory, self._layout, *self._stacks[tid][0], {})[2] == position:
+                        kept[tid] = found[tid]
+        return kept
 
     def find_tasks(self, frames: Frames, into: list[FoundTask]) -> None:
         """Tasks of asyncio, with what is bound to variables of their frames."""
@@ -169,7 +181,8 @@ class _Look:
         for task in Tasks(frames).all(self._given["runtime"]):
             with suppress(MemoryFault):
                 places = [Place(frame, *place_of(frames.memory, self._layout, frame, code, identities)) for frame, code in task.frames]
-                into.append(FoundTask(task.name, self._tids().get(task.loop, 0), task.awaits, places, bound.of(task.frames)))
+                thread = self._tids().get(task.loop, 0)
+                into.append(FoundTask(task.name, thread, task.awaits, task.awaits_more, places, bound.of(task.frames)))
                 left -= len(places)
             if left < 0:
                 raise SpentError

@@ -55,7 +55,7 @@ class Thread:
     for_s      since when it has not been on a core, seconds; None where it is, or where the kernel does not tell
     frames     innermost first; none where it runs no Python code
     waited     the lock or thread that it waits for, None where that is not known
-    is_still   whether it was on no core while it was looked at
+    is_still   whether it was on no core while that was found out
     variables  by frame; none where they were not asked for
     """
 
@@ -83,12 +83,16 @@ class Thread:
 
 @dataclass(frozen=True)
 class Task:
-    """One task of asyncio, of the loop of `thread` (0: not known), which runs it now or does not; frames innermost first."""
+    """One task of asyncio, of the loop of `thread` (0: not known), which runs it now or does not; frames innermost first.
+
+    `awaits`: names of tasks that it awaits, and `awaits_more` others.
+    """
 
     name: str
     thread: int
     is_running: bool
     awaits: tuple[str, ...]
+    awaits_more: int
     frames: tuple[Frame, ...]
     variables: tuple[list[Variable], ...] = ()
 
@@ -113,19 +117,24 @@ def look(target: Target, variables: Literal["args", "locals"] | None = None) -> 
     places = _places(target, stacks)
     names = read_names(target)[0]
     time.sleep(max(0.0, began_s + _LOOK_S - time.monotonic()))
-    gil, clocks = range(*target.gil_range()), _Clocks()
+    gil, clocks, asleep = range(*target.gil_range()), _Clocks(), {}
     found = []
     for tid in tids:
         with suppress(OSError, ValueError, IndexError):  # it has ended
+            asleep[tid] = _scheduled(process, tid)
             kept = names.get(tid) or process.read(f"task/{tid}/comm").decode(errors="replace").rstrip("\n")
             found.append(Thread(tid, kept, *_state(process, tid, before[tid], gil, clocks)))
-    objects = read_objects(target, stacks, {each.tid: each.futex for each in found if each.futex}, variables)
+    waiting = {each.tid: (each.futex, places[each.tid][0][2]) for each in found if each.futex and places.get(each.tid)}
+    objects = read_objects(target, stacks, waiting, variables)
+    still = {each.tid for each in found if each.futex and asleep[each.tid] == _scheduled(process, each.tid) != (0, 0)}
     frame_of = _named(target, [place for rows in places.values() for place in rows] + [each.place for task in objects.tasks for each in task.frames])
     threads = []
     for each in found:
         frames, bound = _shown(places.get(each.tid, ()), objects.variables.get(each.tid, ()), frame_of)
-        is_still = each.state == "blocked" and before[each.tid] == _scheduled(process, each.tid) != (0, 0)
-        threads.append(replace(each, frames=frames, variables=bound, waited=objects.waits.get(each.tid), is_still=is_still))
+        waited, is_still = objects.waits.get(each.tid), each.tid in still
+        if waited and waited.holder == each.tid and not is_still:
+            waited = None  # by now it has it
+        threads.append(replace(each, frames=frames, variables=bound, waited=waited, is_still=is_still))
     process.check()
     holder = _holder(target) if any(each.state == "gil_wait" for each in found) else 0
     return Threads(tuple(threads), holder, tuple(_tasks(objects, stacks, places, frame_of)), tuple(objects.left_out))
@@ -149,7 +158,7 @@ def _tasks(objects: Objects, stacks: Mapping[int, Stack], places: Mapping[int, l
             rows, variables = places.get(tid, [])[: number + 1], objects.variables.get(tid, [])[: number + 1]
         else:
             rows, variables = [each.place for each in task.frames], task.variables
-        yield Task(task.name, task.thread or tid, tid > 0, tuple(task.awaits), *_shown(rows, variables, frame_of))
+        yield Task(task.name, task.thread or tid, tid > 0, tuple(task.awaits), task.awaits_more, *_shown(rows, variables, frame_of))
 
 
 def _places(target: Target, stacks: Mapping[int, Stack]) -> dict[int, list[_Place]]:

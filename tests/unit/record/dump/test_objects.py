@@ -5,6 +5,7 @@ import os
 import random
 import struct
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -95,6 +96,38 @@ def test_ordinary_users_see_who_has_the_locks_of_their_own(capsys: pytest.Captur
     assert said.returncode == 0 and f"waiting for it._lock, which holds ({tids['holds']}) has" in said.stdout, said.stderr
 
 
+MOVES = """
+import sys, threading
+first, second, third = threading.Lock(), threading.RLock(), threading.Condition(threading.Lock())
+def moves():
+    while True:
+        with first:
+            with second:
+                sum(range(100000))
+            with third:
+                third.wait(0.001)
+                third.notify()
+for _ in range(6):
+    threading.Thread(target=moves, daemon=True).start()
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("interpreter", KNOWN)
+def test_threads_in_motion_are_in_no_deadlock_and_wait_for_nobody_who_waits_for_them(interpreter: str, capsys: pytest.CaptureFixture[str]) -> None:
+    seen, looks, until_s = set(), 0, time.monotonic() + PATIENCE_S
+    with standing(interpreter, "-c", MOVES) as (pid, _):
+        while looks < 12 or ("first" not in seen and time.monotonic() < until_s):
+            looks += 1
+            found = dumped(pid, capsys)
+            assert found["deadlocks"] == []
+            waits = {each["tid"]: on for each in found["threads"] if (on := each["waits_on"]) and on["kind"] != "gil"}
+            assert not [tid for tid, on in waits.items() if on["holder"] == tid]
+            seen |= {on["name"] for on in waits.values() if on["holder"]}
+    assert "first" in seen
+
+
 def waiting(tid: int, holder: int, *, is_still: bool = True, timeout: int = 0) -> Thread:
     return Thread(tid, "", "blocked", 202, (0x1000, 0, 0, timeout), 1.0, waited=Waited(LOCK, 1, [], holder), is_still=is_still)
 
@@ -170,6 +203,7 @@ def test_tasks_are_asyncios_own(interpreter: str, capsys: pytest.CaptureFixture[
     assert by_function["awaits"]["awaits"] == ["grüße"]
     gathered = [each for name in by_function["gathers"]["awaits"] for each in frames[name][-1:]]
     assert [name for name, _ in gathered] == ["middle", "middle"]
+    assert by_function["many"]["awaits_more"] == 7 and by_function["gathers"]["awaits_more"] == 0
     assert by_function["gets"]["primitive"] == "Queue.get" and by_function["locked"]["primitive"] == "Lock.acquire"
     assert by_function["future"]["primitive"] is None and "ends" not in by_function
 
