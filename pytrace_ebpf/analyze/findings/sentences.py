@@ -18,6 +18,7 @@ from pytrace_ebpf.units import plural
 
 _MOSTLY, _ALL = 0.5, 0.95
 _SEVERAL = 2
+_ASYNCIO = "asyncio"
 _LONGEST = 80  # characters of a statement
 
 
@@ -94,6 +95,7 @@ class Names:
         """Quoted, with its class or module; a function of own code by its name alone."""
         row = self.row(func_id)
         name, module = str(row.get("qualname")), str(row.get("module"))
+        module = _ASYNCIO if module.startswith(f"{_ASYNCIO}.") else module  # whose modules are nothing to who calls it
         return f"`{clean(name if '.' in name or in_library(str(row.get('file'))) is False else f'{module}.{name}')}`"
 
     def at(self, func_id: int, line: int | None = None) -> str:
