@@ -43,6 +43,9 @@
     OFFSET(frame_position,            104,  104,   96,   56,   56,   56,   56,   56) /* f_lasti (an int), then prev_instr or instr_ptr (a pointer) */ \
     OFFSET(frame_copy,               NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE) /* tlbc_index: which of code_copies frame_position is in; an int */ \
     OFFSET(frame_top,                NONE,   64, NONE,   64, NONE, NONE, NONE,   64) /* of its stack, where what was just returned still lies: f_valuestack, stacktop (an int: so many objects behind frame_locals), stackpointer */ \
+    OFFSET(frame_globals,              48,   48,   48,    8,   24,   24,   24,   24) /* f_globals; it and the next two, and co_stacksize, co_names, co_freevars, co_exceptiontable for `dump` */ \
+    OFFSET(frame_blocks,              112,  112,  104, NONE, NONE, NONE, NONE, NONE) /* f_iblock: an int, so many of f_blockstack, which begins 8 behind it */ \
+    OFFSET(frame_suspended,            72,   72,   80,   64,   64,   64, NONE, NONE) /* where the stack of a suspended generator ends: f_stacktop, f_stackdepth (an int), stacktop (an int: so many objects behind frame_locals) */ \
     OFFSET(return_opcode,            NONE,   83, NONE,   83, NONE, NONE, NONE,   33) /* RETURN_VALUE's number, where its object is looked for */ \
     OFFSET(thread_exception,         NONE,   88, NONE,   96, NONE, NONE, NONE,  136) /* the one that is raised; NULL = none: curexc_type, and curexc_value behind it, then current_exception */ \
     OFFSET(object_frame,             NONE, NONE, NONE,   24,   24,   24,   24,   24) /* from the PyFrameObject to its interpreter frame */ \
@@ -65,6 +68,10 @@
     OFFSET(code_kinds,               NONE, NONE, NONE,  104,  104,  104,  104,  104) /* co_localspluskinds: a bytes object */ \
     OFFSET(code_cells,                 88,   88,   88, NONE, NONE, NONE, NONE, NONE) /* co_cellvars */ \
     OFFSET(code_cell_arguments,        96,   96,   96, NONE, NONE, NONE, NONE, NONE) /* co_cell2arg: of each cell the argument that is in it, or -1; NULL = none is in any */ \
+    OFFSET(code_stack,                 32,   32,   32,   68,   64,   64, NONE, NONE) /* co_stacksize */ \
+    OFFSET(code_names,                 64,   64,   64,   32,   32,   32, NONE, NONE) /* co_names: a tuple */ \
+    OFFSET(code_free,                  80,   80,   80, NONE, NONE, NONE, NONE, NONE) /* co_freevars: a tuple */ \
+    OFFSET(code_exceptions,          NONE, NONE, NONE,   40,   40,   40, NONE, NONE) /* co_exceptiontable: a bytes object */ \
     OFFSET(frame_locals,              360,  360,  352,   72,   72,   72,   80,   80) /* f_localsplus; the low two bits of each are a tag on 3.14+ */ \
     OFFSET(tuple_items,                24,   24,   24,   24,   24,   24,   32,   32) \
     OFFSET(generator_state,          NONE, NONE,  108,   -5, NONE, NONE, NONE, NONE) /* from the frame to f_state or gi_frame_state: a char, -1 once it is suspended */ \
@@ -112,6 +119,10 @@
     OFFSET(code_keyword_only,          76,    76) \
     OFFSET(code_variables,            112,   112) \
     OFFSET(code_kinds,                120,   120) \
+    OFFSET(frame_suspended,          NONE,  NONE) \
+    OFFSET(code_stack,               NONE,  NONE) \
+    OFFSET(code_names,               NONE,  NONE) \
+    OFFSET(code_exceptions,          NONE,  NONE) \
     OFFSET(tuple_items,                40,    48) \
     OFFSET(type_cached_keys,          896,   896) \
     OFFSET(task_coro,                 136,   144) \

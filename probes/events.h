@@ -278,6 +278,8 @@ struct error_event {
 #define SAMPLE_IN_GIL 3
 #define SAMPLE_IN_BLOCKED 4
 
+#define SYSCALL_UNKNOWN (-2)
+
 struct sample_event {
     __u64 ts;
     __u64 pid_tgid;
@@ -289,7 +291,7 @@ struct sample_event {
     __u32 program; /* struct sampled's number */
     __u32 missed;  /* ticks of this core's clock that did not come before this one */
     __u32 state;   /* SAMPLE_IN_*: what it was in during off_ns */
-    __s32 syscall; /* of one that was blocked: its system call; -1 = in none, or not known */
+    __s32 syscall; /* of one that was blocked: its system call; -1 = in none, as of a page fault; SYSCALL_UNKNOWN */
     __u32 pad;
     __u64 resource; /* and what it waited for there: resource_head.id; 0 = not known */
 };

@@ -13,6 +13,7 @@ struct left {
     __u64 since;    /* 0 = it has a core */
     __u64 queued;   /* ns in the run queue until then */
     __u64 runnable; /* it lost the core, and waits for one since */
+    __u64 uninterruptible;
 };
 
 /* By the last bits of a thread's id. */
@@ -21,7 +22,7 @@ struct place {
     struct left left;
     __u64 stranger; /* one that is not sampled, mixed with the census by which it is not */
     __u32 claims;   /* by threads that want it */
-    __u32 pad[5];
+    __u32 pad[3];
 };
 #define PLACES 4096
 BPF_F_TABLE("array", __u32, struct place, places, PLACES, BPF_F_MMAPABLE); /* that flag aligns it: a place is one line of a cache */
@@ -42,7 +43,7 @@ struct coming {
     __u64 chance; /* of the next draw */
     __u64 given;  /* when the thread got the core, where it is sampled */
     struct left left; /* the thread's, where some of that is to be sampled */
-    __u64 pad[6];
+    __u64 pad[5];
 };
 BPF_F_TABLE("array", __u32, struct coming, comings, 1, BPF_F_MMAPABLE); /* by core: user space says how many */
 
@@ -52,9 +53,10 @@ struct off {
     __u64 queued; /* ns, up to now */
     __u64 until;  /* how long ago the first part ended */
     __u32 state;  /* SAMPLE_IN_* */
-    __u32 pad;
+    __u32 uninterruptible;
 };
 
+#define TASK_IS_UNINTERRUPTIBLE 2 /* TASK_UNINTERRUPTIBLE of the kernel */
 #define TASK_IS_DEAD 0x80 /* TASK_DEAD of the kernel: this was its last switch */
 
 /* What is known of a thread; 0 = it is of no sampled process, and that of one that was not seen before is all 0. Of two that claim a place at once none
@@ -113,6 +115,7 @@ static __always_inline void leave(struct bpf_raw_tracepoint_args *ctx, struct le
     if (SETTINGS->states) {
         left->queued = OF_CURRENT(__u64, SETTINGS->task_run_delay);
         left->runnable = ctx->args[0] || !state;
+        left->uninterruptible = state & TASK_IS_UNINTERRUPTIBLE;
     }
     if (state & TASK_IS_DEAD)
         forget(bpf_get_current_pid_tgid());
@@ -224,6 +227,7 @@ static __always_inline int sampled_of(struct off *off, struct sampled *process, 
     if (SETTINGS->states && off->waited) {
         off->until = queued;
         off->state = waited_in(process);
+        off->uninterruptible = left.uninterruptible;
     }
     return off->waited || off->queued;
 }

@@ -742,7 +742,7 @@ static __always_inline __u64 task_of(struct walk *walk)
 
 /* Which system call the current thread is in, which was blocked and has a core again, and what it waited for there. */
 struct wait {
-    __s64 syscall; /* -1: none, or not known */
+    __s64 syscall; /* -1: none, as of a page fault; SYSCALL_UNKNOWN */
     __u64 resource;
 };
 
@@ -755,6 +755,8 @@ static __always_inline void find_wait(struct wait *wait, const struct walk *walk
     __u8 on;
 
     wait->syscall = KERNEL(REGS_CALL_TYPE, &regs->REGS_CALL);
+    if (wait->syscall < 0 && !walk->off.uninterruptible) /* it was stopped, or is new */
+        wait->syscall = SYSCALL_UNKNOWN;
     if (!SETTINGS->resources_known || wait->syscall < 0 || wait->syscall >= WAITS_ON)
         return;
     on = SETTINGS->waits_on[wait->syscall];
@@ -803,7 +805,7 @@ static __always_inline void put(const struct walk *walk, __u64 ts, __u64 off_ns,
 
 static __always_inline void record(int which)
 {
-    struct wait none = {.syscall = -1}, wait = none;
+    struct wait none = {.syscall = SYSCALL_UNKNOWN}, wait = none;
     int zero = 0;
     struct walk *walk = walks.lookup(&which);
     __u64 stack, task, *total;

@@ -133,7 +133,7 @@ class Tools:
         return _short(f'{{"rows": {text}, "more": {max(0, len(rows) - _MOST_ROWS)}}}')
 
     async def dump(self, pid: int) -> str:
-        """What each thread of a Python process does right now: its stack, what it waits for, since when, and who holds the GIL."""
+        """What each thread and task of a Python process does right now: its stack, what it waits for, who has that, since when; and deadlocks."""
         return await _answer("dump", str(pid), "--json")
 
     async def attach(self, pid: int, name: str, seconds: float = 10.0) -> str:

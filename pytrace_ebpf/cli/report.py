@@ -157,7 +157,7 @@ def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.D
     if by.before:
         by.before(trace)
     tree = trace.tree()
-    tree["layer"] = tree["func_id"].map(trace.functions().set_index("func_id")["function_layer"]).fillna("python")
+    tree["layer"] = tree["func_id"].map(trace.functions().set_index("func_id")["function_layer"]).astype(object).fillna("python")
     counts = tree["calls"].groupby(tree["layer"]).sum()
     facts |= {"calls": 0 if facts["sampled"] else int(counts.sum()), "cost": summary.cost(trace, counts, _on_cpu_ns(tree))}
     if args.compensate and not facts["cost"]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytrace_ebpf import extras, units
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.options import option_rules, trigger
-from pytrace_ebpf.record.filters import REDACTED, Filters, Observed
+from pytrace_ebpf.record.filters import Filters, Observed, redacted
 from pytrace_ebpf.record.flight.conditions import OF_SHARES
 from pytrace_ebpf.record.options import Keep, Options
 from pytrace_ebpf.trace.declared import STREAMS
@@ -172,11 +172,6 @@ def options(args: argparse.Namespace) -> Options:
     if args.ring_mib is not None:
         asked = replace(asked, call_ring_pages=int(args.ring_mib * 256), arena_bytes=int(args.ring_mib * 1048576))
     return asked
-
-
-def redacted(asked: Sequence[str]) -> tuple[str, ...]:
-    """Names of what is redacted where --redact asks for these: the usual ones and these, or these alone where `none` is among them."""
-    return tuple(dict.fromkeys((*(() if "none" in asked else REDACTED), *(name for name in asked if name != "none"))))
 
 
 def rate(text: str) -> float:

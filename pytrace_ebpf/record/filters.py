@@ -1,5 +1,6 @@
 """Which calls are recorded: by module or path, and by depth; and of which what they were given. The agent applies the same rules in the target."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -41,6 +42,11 @@ REDACTED = (
     "*password*", "*passwd*", "*passphrase*", "pwd", "*_pwd", "*secret*", "*token*", "*credential*", "*authorization*", "auth", "*_auth",
     "*cookie*", "key", "*_key", "*apikey*",
 )  # fmt: skip
+
+
+def redacted(asked: Sequence[str]) -> tuple[str, ...]:
+    """Names of what is redacted where --redact asks for these: the usual ones and these, or these alone where `none` is among them."""
+    return tuple(dict.fromkeys((*(() if "none" in asked else REDACTED), *(name for name in asked if name != "none"))))
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,7 @@ FUNCTIONS = (
         "grpc._channel:_StreamStreamMultiCallable.__call__",
     ),
     *_of("botocore", WORD, "operation_name", "botocore.client:BaseClient._make_api_call"),
+    *_of("dns", WORD, "host", "socket:getaddrinfo"),
     *_of("celery", WORD, "name", "celery.app.base:Celery.send_task"),
     *_of("celery", NAME_ALONE, "", "celery.result:AsyncResult.get"),
     *_of("kafka-python", WORD, "topic", "kafka.producer.kafka:KafkaProducer.send"),

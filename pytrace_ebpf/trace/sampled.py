@@ -1,5 +1,6 @@
 """The tables of sampled stacks as data, a part of trace/schema.py."""
 
+from pytrace_ebpf.trace.states import SYSCALL_UNKNOWN
 from pytrace_ebpf.trace.table import PID, TID, Column, Table
 
 NATIVE = "native"  # of `functions.function_layer`
@@ -60,7 +61,13 @@ SAMPLES = Table(
             "asyncio's task that ran, as its get_name() has it; of a name of more than 96 bytes the beginning and '...'; null = none ran, or it is not known",
             nullable=True,
         ),
-        Column("syscall", "int32", "", "of one that was blocked: number of the system call that it was in; -1 none, or not known", absent=-1),
+        Column(
+            "syscall",
+            "int32",
+            "",
+            "of one that was blocked: number of the system call that it was in; -1 none: it waited for a page of memory; -2 not known",
+            absent=SYSCALL_UNKNOWN,
+        ),
         Column("resource_id", "int64", "", "and what it waited for there: joins resources; 0 not known", absent=0),
     ),
     counted="sample",

@@ -26,6 +26,7 @@ from pytrace_ebpf.trace.resources import RESOURCES as RESOURCES
 from pytrace_ebpf.trace.sampled import SAMPLES as SAMPLES
 from pytrace_ebpf.trace.sampled import STACKS as STACKS
 from pytrace_ebpf.trace.states import SPLIT, STATES
+from pytrace_ebpf.trace.states import SYSCALL_UNKNOWN as SYSCALL_UNKNOWN
 from pytrace_ebpf.trace.streams.clients import STATEMENTS as STATEMENTS
 from pytrace_ebpf.trace.sums import CALL_SITES as CALL_SITES
 from pytrace_ebpf.trace.sums import LINES as LINES
@@ -43,7 +44,6 @@ CALLER = "caller"  # manifest.entry_line: whose line an entry has; traces that d
 SEGMENTS = "segments.jsonl"  # since version 2; in version 1 the manifest lists them
 
 
-SYSCALL_UNKNOWN = -2  # of `sched.syscall`
 AGENT = "pytrace-agent"  # `threads.name` of our own thread in the program, as probes/agent/errands.c calls it
 PAUSED, OBJECT_LOCK = 1, 10  # of `sched.address`: a stop-the-world pause, and the last four bits of an object's own lock
 OTHER_GIL = 5  # the last three bits of the own GIL of an interpreter beside the main one

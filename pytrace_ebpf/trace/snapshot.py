@@ -47,8 +47,8 @@ class Snapshot:
                (OUTSIDE); TIMES, idle_ns, gil_held_ns, samples
     functions  pid, tid, func_id, TIMES and idle_ns (with what it called), SELF_TIMES and self_idle_ns, samples
     lines      pid, tid, func_id, line, TIMES and idle_ns (of the line itself), samples
-    waits      pid, tid, kind, syscall, func_id (innermost function of Python's), by_tid (that ended it; 0 none), wait_ns, queue_ns (then in the run queue),
-               idle_ns, samples
+    waits      pid, tid, kind, syscall, resource (what is behind the descriptor, in words; "" nothing), func_id (innermost function of Python's), by_tid (that
+               ended it; 0 none), wait_ns, queue_ns (then in the run queue), idle_ns, samples
     findings   a sentence each, the most time first: what the threads' time goes to
     idle_ns: blocked without anything to do, of blocked_ns
     names      by func_id: qualname, module, file, first_line

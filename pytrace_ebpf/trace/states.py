@@ -5,6 +5,7 @@ from dataclasses import dataclass
 # Which of a call's states are known together, as in enum known of rebuild/timeline.h: perf does not say what a thread
 # waited for, CPU time not always how long it was in the run queue.
 ON_CPU, RUN_QUEUE, WAITS = 1, 2, 4
+SYSCALL_UNKNOWN = -2  # of `syscall` in sched and samples
 
 
 @dataclass(frozen=True)

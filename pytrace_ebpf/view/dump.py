@@ -1,91 +1,214 @@
-"""What the threads of a process do at one moment, as `dump` prints it: what to look at first, threads that do the same together."""
+"""What the threads and tasks of a process do at one moment, as `dump` prints it: deadlocks first, then all, those that do the same together."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from rich.console import Group
 from rich.text import Text
 
+from pytrace_ebpf.trace.observed import CUT, REDACTED, UNREAD
 from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import text
 
-_MOST_FRAMES, _MOST_NAMES, _MOST_RESOURCES = 24, 4, 3
-_ORDER = ("on_cpu", "runq_wait", "gil_wait", "blocked")
-_RUNNING = {"on_cpu": "computing", "runq_wait": "waiting for a core", "gil_wait": "waiting for the GIL"}
+_MOST_FRAMES, _MOST_NAMES, _MOST_RESOURCES, _MOST_KINDS, _MOST_DEADLOCKS = 24, 4, 3, 6, 5
+_LONGEST_VALUE = 60  # characters
+_ORDER = ("on_cpu", "running", "runq_wait", "gil_wait", "blocked", "waiting")
+_RUNNING = {"on_cpu": "computing", "runq_wait": "waiting for a core"}
 _WAITING = {"lock": "waiting for a lock", "sleep": "sleeping", "wait-child": "waiting for", "other": "blocked"}
+_ITSELF = "which it has itself"
+_POOL = "ThreadPoolExecutor"
 
-Thread = Mapping[str, Any]
+One = Mapping[str, Any]  # a thread, or a task
 
 
 def dump(found: Mapping[str, Any], width: int, whole: bool = False) -> Group:
     """`found`: what `dump --json` prints (cli/dump.py). `whole`: with all threads and frames."""
-    parts = list[Text]()
-    for same in _together(found["threads"]):
-        parts += [Text(), *_threads(same, width, whole)]
-    head = f"{found['command']}   Python {found['python'] or '(version not known)'}   pid {found['pid']}   {plural(len(found['threads']), 'thread')}"
-    return Group(Text(text.clean(head), "bold", no_wrap=True, overflow="ellipsis"), Text(summary(found)), *parts)
+    threads, tasks = found["threads"], found["tasks"]
+    names = _names(threads)
+    parts = [Text(each, "bold red") for each in deadlocks(found)]
+    parts.append(Text(summary(found)))
+    if tasks:
+        parts.append(Text(_summary("task", [_kind(each) for each in tasks])))
+    parts += [Text(text.clean(each), "dim") for each in found["left_out"]]
+    stuck, held = {tid for cycle in found["deadlocks"] for tid in cycle}, _held(threads)
+
+    def thread_does(thread: One) -> tuple[int, str, str]:
+        rank = 0 if thread["tid"] in stuck else 1 if thread["tid"] in held else 2
+        return rank, doing(thread, names), held.get(thread["tid"], "")
+
+    for same in _together(threads, thread_does):
+        _, does, has = thread_does(same[0])
+        parts += [Text(), *_alike([_called(each["name"], each["tid"]) for each in same], same, does, width, whole, has)]
+    for same in _together(tasks, lambda task: (0, _kind(task), "")):
+        parts += [Text(), *_alike([text.clean(each["name"]) for each in same], same, _of_tasks(same, names), width, whole)]
+    counted = plural(len(threads), "thread") + (f", {plural(len(tasks), 'task')}" if tasks else "")
+    head = f"{found['command']}   Python {found['python'] or '(version not known)'}   pid {found['pid']}   {counted}"
+    return Group(Text(text.clean(head), "bold", no_wrap=True, overflow="ellipsis"), *parts)
+
+
+def deadlocks(found: Mapping[str, Any]) -> list[str]:
+    """A sentence for each cycle of threads that wait for each other."""
+    names, by_tid = _names(found["threads"]), {each["tid"]: each for each in found["threads"]}
+    said = []
+    for cycle in found["deadlocks"][:_MOST_DEADLOCKS]:
+        parts = []
+        for tid in cycle:
+            own = next((frame for frame in by_tid[tid]["frames"] if frame["own"]), None)
+            where = f", in {text.clean(own['function'])} {text.clean(own['file'])}:{own['line'] or own['first_line']}," if own else ""
+            alone = _ITSELF if len(cycle) == 1 else None
+            parts.append(f"{names[tid]}{where} waits for {_object(by_tid[tid]['waits_on'], names, alone)}")
+        said.append(f"Deadlock: {'; '.join(parts)}.")
+    left = len(found["deadlocks"]) - len(said)
+    return [*said, f"{plural(left, 'more deadlock')}."] if left > 0 else said
 
 
 def summary(found: Mapping[str, Any]) -> str:
     """One sentence: what the threads do, the most frequent first."""
-    threads, names = found["threads"], {each["tid"]: each["name"] for each in found["threads"]}
+    threads, names = found["threads"], _names(found["threads"])
     if not threads:
         return "No thread could be looked at."
-    if len(threads) == 1:
-        return f"Its only thread is {doing(threads[0])}."
-    counts = Counter(doing(each) for each in threads)
-    said = [f"{count:,} {'is' if count == 1 else 'are'} {what}" for what, count in sorted(counts.items(), key=lambda each: -each[1])]
-    holder = found["gil_holder"]
-    more = f" {_called(names[holder], holder)} holds the GIL." if holder in names and any(each["state"] == "gil_wait" for each in threads) else ""
-    return f"Of {plural(len(threads), 'thread')} {_listed(said)}.{more}"
+    return _summary("thread", [doing(each, names) for each in threads])
 
 
-def doing(thread: Thread) -> str:
-    """What a thread does, or waits for: "waiting in poll for tcp 127.0.0.1:5432 (postgres)"."""
+def _summary(what: str, doings: Sequence[str]) -> str:
+    if len(doings) == 1:
+        return f"Its only {what} is {doings[0]}."
+    counts = sorted(Counter(doings).items(), key=lambda each: -each[1])
+    shown = counts if len(counts) <= _MOST_KINDS else counts[: _MOST_KINDS - 1]
+    said = [f"{count:,} {'is' if count == 1 else 'are'} {doing}" for doing, count in shown]
+    if len(shown) < len(counts):
+        said.append(f"{len(doings) - sum(count for _, count in shown):,} do something else")
+    return f"Of {plural(len(doings), what)} {_listed(said)}."
+
+
+def doing(thread: One, names: Mapping[int, str]) -> str:
+    """What a thread does, or waits for: "waiting in poll for tcp 127.0.0.1:5432 (postgres)". `names`: of threads, by their ids."""
     if thread["state"] in _RUNNING:
         return _RUNNING[thread["state"]]
+    waits, kind = thread["waits_on"], thread["waits_for"]
+    if kind == "gil":
+        return "waiting for the GIL" + (f", which {names[waits['holder']]} has" if waits and waits["holder"] in names else "")
+    if waits and (waits["holder"] or waits["kind"] == "import"):
+        return f"waiting for {_object(waits, names, _ITSELF if waits['holder'] == thread['tid'] else None)}"
+    if kind == "lock" and thread["primitive"]:
+        return "waiting for work" if thread["primitive"] == _POOL else f"waiting in {text.clean(thread['primitive'])}"
+    if waits and waits["name"]:
+        return f"waiting for {text.clean(waits['name'])}, a lock"
     resources = [text.clean(each) for each in thread["resources"]]
     what = _listed(resources[:_MOST_RESOURCES]) + (f" and {len(resources) - _MOST_RESOURCES:,} more" if len(resources) > _MOST_RESOURCES else "")
-    kind = thread["waits_for"]
     if kind in _WAITING and (kind == "wait-child") == bool(resources):
         return f"{_WAITING[kind]} {what}".strip()
     return f"waiting in {thread['syscall'] or 'the kernel'}" + (f" for {what}" if what else "")
 
 
-def _together(threads: Iterable[Thread]) -> Iterator[list[Thread]]:
-    """Threads that do the same at the same place; those first that run, or have code of the program's own on their stack."""
-
-    def key(thread: Thread) -> tuple[Any, ...]:
-        frames = tuple((frame["file"], frame["function"], frame["line"] or 0) for frame in thread["frames"])
-        return not frames, not any(frame["own"] for frame in thread["frames"]), _ORDER.index(thread["state"]), frames, doing(thread)
-
-    for _, same in groupby(sorted(threads, key=key), key):
-        yield sorted(same, key=lambda thread: thread["tid"])
+def awaiting(task: One) -> str:
+    """What a task of asyncio does, or waits for."""
+    if task["awaits"] and task["state"] != "running":
+        more = [f"{task['awaits_more']:,} more"] if task["awaits_more"] else []
+        return f"awaiting {_listed([text.clean(each) for each in task['awaits']] + more)}"
+    return _kind(task)
 
 
-def _threads(same: list[Thread], width: int, whole: bool) -> Iterator[Text]:
-    named = [_called(thread["name"], thread["tid"]) for thread in same]
+def _kind(task: One) -> str:
+    """The same, without names of other tasks."""
+    if task["state"] == "running":
+        return "running"
+    if task["awaits"]:
+        return "awaiting other tasks"
+    return f"awaiting {text.clean(task['primitive']) if task['primitive'] else 'a future'}"
+
+
+def _of_tasks(same: Sequence[One], names: Mapping[int, str]) -> str:
+    loop = f" of the loop of {names[same[0]['thread']]}" if same[0]["thread"] in names else ""
+    return f"{'a task' if len(same) == 1 else 'tasks'}{loop}, {awaiting(same[0]) if len(same) == 1 else _kind(same[0])}"
+
+
+def _object(waits: Mapping[str, Any], names: Mapping[int, str], has: str | None = None) -> str:
+    """What a thread waits for, and who has it: `has`, where that is to be said so."""
+    holder = names.get(waits["holder"], "")
+    name = text.clean(waits["name"]) if waits["name"] else None
+    if waits["kind"] == "thread":
+        return f"the end of {'itself' if has else holder or 'a thread'}"
+    if waits["kind"] == "import":
+        return f"the import of {name}" + (f", which {holder} does" if holder else "")
+    return (name or "a lock") + (f", {has or f'which {holder} has'}" if has or holder else "")
+
+
+def _names(threads: Iterable[One]) -> dict[int, str]:
+    return {each["tid"]: _called(each["name"], each["tid"]) for each in threads}
+
+
+def _held(threads: Iterable[One]) -> dict[int, str]:
+    """By thread which locks it has that others wait for: "; has self._lock (5 wait for it)"."""
+    counts: dict[int, Counter[str]] = {}
+    for each in threads:
+        on = each["waits_on"]
+        if on and on["kind"] in ("lock", "rlock") and on["holder"] not in (None, each["tid"]):
+            counts.setdefault(on["holder"], Counter())[on["name"] or "a lock"] += 1
+    return {
+        tid: "; has " + _listed([f"{text.clean(name)} ({n:,} wait{'s' if n == 1 else ''} for it)" for name, n in of.most_common(_MOST_RESOURCES)])
+        for tid, of in counts.items()
+    }
+
+
+def _together(some: Iterable[One], what: Callable[[One], tuple[int, str, str]]) -> Iterator[list[One]]:
+    """Those that do the same at the same place; first those of a deadlock, then who has what others wait for, those that run, or have own code.
+
+    `what`: the lesser the earlier; then what one does, and has.
+    """
+
+    def key(one: One) -> tuple[Any, ...]:
+        frames = tuple(
+            (frame["file"], frame["function"], frame["line"] or 0, tuple(map(variable, frame.get("variables") or ()))) for frame in one["frames"]
+        )
+        own = any(frame["own"] for frame in one["frames"])
+        rank, *does = what(one)
+        return rank, not frames, not own, _ORDER.index(one["state"]), frames, does, one.get("thread") or 0
+
+    for _, same in groupby(sorted(some, key=key), key):
+        yield list(same)
+
+
+def _alike(named: Sequence[str], same: Sequence[One], what: str, width: int, whole: bool, has: str = "") -> Iterator[Text]:
     more = len(named) - _MOST_NAMES
     names = ", ".join(named if whole or more <= 0 else [*named[:_MOST_NAMES], f"{more:,} more"])
-    waited = sorted(thread["off_cpu_ns"] for thread in same if thread["off_cpu_ns"] is not None)
+    waited = sorted(one["off_cpu_ns"] for one in same if one.get("off_cpu_ns") is not None)
     since = " to ".join(dict.fromkeys(map(text.duration, (waited[0], waited[-1])))) if waited else ""
-    yield Text.assemble((text.clean(names), "bold"), f"  {doing(same[0])}" + (f", for {since}" if since else ""))
+    yield Text.assemble((names, "bold"), f"  {what}" + (f", for {since}" if since else "") + has)
     frames = same[0]["frames"]
     shown = frames if whole else frames[:_MOST_FRAMES]
     for frame in shown:
         place = text.function(frame["function"], frame["file"], frame["line"], width - 4)
         yield Text.assemble("  > " if frame["own"] else "    ", place)
+        for each in frame.get("variables") or ():
+            yield Text(f"        {variable(each)}", "dim", no_wrap=True, overflow="ellipsis")
     if len(shown) < len(frames):
         yield Text(f"    ({plural(len(frames) - len(shown), 'frame')} more: --all)", "dim")
     if not frames:
         yield Text("    (no Python code)", "dim")
 
 
+def variable(one: Mapping[str, Any]) -> str:
+    """A variable and its value, as `report --by args` has them: "size: int = 3", "rows: list[20]", "x: ndarray[float32 2x3]"."""
+    name, kind, value = (text.clean(one[part] or "?") for part in ("name", "type", "value"))
+    if one["status"] in (REDACTED, UNREAD):
+        return f"{name}: {kind} ({one['status']})"
+    if kind == "NoneType":
+        return f"{name}: None"
+    sizes = "x".join(map(str, one["shape"])) if one["shape"] else "()" if one["shape"] is not None else ""
+    if one["value"] is None:
+        inner = " ".join(part for part in (one["dtype"], sizes) if part)
+        return f"{name}: {kind}[{inner}]" if inner else f"{name}: {kind}"
+    cut = "…" if one["status"] == CUT or len(value) > _LONGEST_VALUE else ""
+    mark = "'" if one["type"] == "str" else ""
+    return f"{name}: {kind} = {mark}{value[:_LONGEST_VALUE]}{mark}{cut}"
+
+
 def _called(name: str, tid: int) -> str:
     return f"{text.clean(name)} ({tid})"
 
 
-def _listed(parts: list[str]) -> str:
+def _listed(parts: Sequence[str]) -> str:
     return ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1] if parts else ""

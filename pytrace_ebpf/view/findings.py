@@ -10,7 +10,7 @@ from pytrace_ebpf.view import text
 from pytrace_ebpf.view.names import plain
 
 _SHOWN, _LEAST = 5, 0.05
-_IDLE = "idle"
+_IDLE, _AWAITS = "idle", "awaits"
 _BY, _TOGETHER = "--by ", "--by\0"  # in one line
 
 
@@ -32,7 +32,8 @@ def lines(findings: Sequence[Mapping[str, Any]], width: int) -> list[Text]:
     if not findings:
         return []
     sampled = ", by samples" if text.known(findings[0]["confidence"]) else ""
-    out = [Text(f"Threads were at work for {text.duration(findings[0]['ns'] / findings[0]['share'])}{sampled}. Most of that went to:")]
+    who = "Threads were at work, and requests suspended," if any(row["rule"] == _AWAITS for row in findings) else "Threads were at work"
+    out = [Text(f"{who} for {text.duration(findings[0]['ns'] / findings[0]['share'])}{sampled}. Most of that went to:")]
     for number, (row, sentence) in enumerate(zip(findings, sentences(findings), strict=True), 1):
         numbered = row["rule"] != _IDLE
         begin = f"{number}. " if numbered else ""

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytrace_ebpf
 from pytrace_ebpf.analyze.samples.paths import segments
 from pytrace_ebpf.cli.main import main
 from tests.bpf.conftest import Recorder
-from tests.conftest import Python, Target
+from tests.conftest import TARGETS, Python, Target
 
 Run = Callable[..., tuple[Path, "subprocess.CompletedProcess[str]"]]
 AT_LEAST_NS = 15_000_000  # half of what each waits for its answer
@@ -90,3 +91,17 @@ def test_who_is_at_the_other_end(python: Python, source: str, run: Run, capsys: 
     assert main(["report", str(directory), "--by", "wait"]) == 0
     shown = capsys.readouterr().out
     assert f"{name} {told['server']} (recvfrom)" in shown and f"pipe of {name} (read)" in shown
+
+
+def test_thousands_of_connections_a_second_are_told_apart(run: Run) -> None:
+    """None is taken for another, and one without a name is a loss that is counted."""
+    directory, ended = run([sys.executable, str(TARGETS / "connections.py"), "1.5"], "-q", "--source", "agent")
+    assert ended.returncode == 0, ended.stderr
+    said = json.loads(ended.stdout.splitlines()[-1])
+    waits = waits_of(directory)
+    waits = waits[waits["function"].isin(said["names"]) & (waits["syscall"] == "recvfrom")]
+    named = waits[waits["name"].notna()]
+    assert (named["name"] == named["function"].map(said["names"])).all()
+    losses = pytrace_ebpf.open(directory).losses()
+    assert len(waits) - len(named) <= losses.loc[losses["class"] == "resource_ring", "count"].sum()
+    assert len(named) > 0.9 * len(waits) > 0 and len(waits) > 0.1 * said["made"] > 100

@@ -104,3 +104,76 @@ def test_a_forged_name_affects_only_the_process_that_forged_it(tmp_path: Path) -
     recorder.communicate()
     assert (said, process.returncode) == ("done\n", 0)
     assert pytrace_ebpf.open(tmp_path / "t").manifest["state"] == "complete"
+
+
+# Everything that a user can call something by, when others wait for it: sockets, processes at their other ends, children, files.
+CALLED_SO = """
+import ctypes, os, socket, sys, tempfile, threading, time
+ugly = chr(27) + ']0;owned' + chr(7) + chr(27) + '[2J' + chr(13) + chr(10) + 'eve'
+def call_me(name):
+    ctypes.CDLL(None).prctl(15, name.encode()[:15], 0, 0, 0)
+def answers(server, client):
+    for _ in range(4):
+        client.recv(1)
+        time.sleep(0.1)
+        client.sendall(b'!')
+    os._exit(0)
+def ask(peer):
+    for _ in range(4):
+        peer.sendall(b'?')
+        peer.recv(1)
+def reads(path):
+    with open(path) as file:
+        file.read()
+def child():
+    pid = os.fork()
+    if not pid:
+        call_me(ugly[8:])
+        time.sleep(0.2)
+        os._exit(0)
+    os.waitpid(pid, 0)
+folder = tempfile.mkdtemp()
+os.chdir(folder)
+server = socket.socket(socket.AF_UNIX)
+server.bind(ugly)
+server.listen()
+os.mkfifo('fifo' + ugly)
+if not os.fork():
+    call_me(ugly)
+    answers(server, server.accept()[0])
+peer = socket.socket(socket.AF_UNIX)
+peer.connect(ugly)
+print("ready", flush=True)
+sys.stdin.readline()
+def late():
+    time.sleep(0.2)
+    open('fifo' + ugly, 'w').close()
+threading.Thread(target=late).start()
+reads('fifo' + ugly)
+ask(peer)
+child()
+time.sleep(1)
+os.remove(ugly)
+os.remove('fifo' + ugly)
+os.rmdir(folder)
+print("done", flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.bpf
+def test_what_a_user_calls_things_moves_no_cursor_of_roots(tmp_path: Path) -> None:
+    process = started(CALLED_SO)
+    recorder = subprocess.Popen(
+        [*COMMAND, "attach", "--source", "agent", "--pid", str(process.pid), "-o", str(tmp_path / "t")], stderr=subprocess.PIPE, text=True
+    )
+    assert recorder.stderr is not None
+    assert any(" by agent: " in line for line in recorder.stderr)
+    assert process.communicate("\n")[0] == "done\n"
+    recorder.communicate()
+    names = pytrace_ebpf.open(tmp_path / "t").resources()
+    assert {"unix", "child"} <= set(names["kind"]) and names["name"].str.contains("\x1b", regex=False).any()
+    for words in ([], ["--by", "wait"], ["--by", "path"], ["--json"]):
+        ended = subprocess.run([*COMMAND, "report", tmp_path / "t", *words], capture_output=True, text=True, timeout=PATIENCE_S)
+        assert ended.returncode == 0 and ("eve" in ended.stdout or words != ["--by", "wait"])
+        assert all(c.isprintable() or c == "\n" for c in ended.stdout + ended.stderr), words

@@ -19,7 +19,7 @@ class Asked:
     @cached_property
     def _rows(self) -> pd.DataFrame | None:
         rows = self._all
-        return None if rows is None else rows[rows["statement"].notna() & (rows["waited_ns"] > 0)]
+        return None if rows is None else rows[rows["statement"].notna()]
 
     @cached_property
     def _all(self) -> pd.DataFrame | None:
@@ -47,10 +47,19 @@ class Asked:
         """
         if self._rows is None:
             return None
-        rows = self._rows
+        rows = self._rows[self._rows["waited_ns"] > 0]
         rows = rows[(rows["own_func_id"] == found.own) & ((rows["own_line"] == found.line) | (found.line < 0)) & (rows["resource"] == found.resource)]
         rows = rows[rows["statement"] != leave_out]
         if each_ns is not None:
             rows = rows[(rows["each_ns"] < each_ns) & (rows["count"] >= _MOSTLY * made)]
         sums = rows.groupby("statement")["waited_ns"].sum()
         return str(sums.idxmax()) if len(sums) and sums.max() >= _MOSTLY * sums.sum() else None
+
+    def of_awaited(self, found: Found, module: str) -> str | None:
+        """The statement that most of the time is which `found.own` awaits in a library's function of that module; None where no one is that."""
+        if self._rows is None:
+            return None
+        library = self._rows["library"].astype("string").str.partition(" ")[0]
+        rows = self._rows[(self._rows["own_func_id"] == found.own) & (library == module.partition(".")[0])]
+        sums = rows.groupby("statement")["total_ns"].sum()
+        return str(sums.idxmax()) if len(sums) and sums.max() >= _MOSTLY * max(sums.sum(), found.ns) else None

@@ -13,6 +13,8 @@ from pytrace_ebpf.analyze.findings.pools import Pools
 from pytrace_ebpf.analyze.findings.requests import Requests
 from pytrace_ebpf.analyze.findings.rules import RULES, classified
 from pytrace_ebpf.analyze.findings.sentences import Found, Names
+from pytrace_ebpf.analyze.findings.suspended import suspended
+from pytrace_ebpf.analyze.findings.thread_pools import RESULTS, full_pool
 from pytrace_ebpf.analyze.findings.waited import SMALL_NS, Waited, waited
 from pytrace_ebpf.analyze.functions.own_code import NONE
 from pytrace_ebpf.analyze.samples.sampling import period_of
@@ -21,6 +23,7 @@ from pytrace_ebpf.analyze.waits.rivals import rivals
 COLUMNS = ["rule", "share", "ns", "of", "of_share", "sentence", "function", "file", "line", "resource", "other", "command", "confidence", "error_ns"]
 IDLE = "idle"
 _PEER = "peer"
+_ASKED = {_PEER, "dns"}
 _LEAST = 0.02  # of the time at work
 _MOSTLY, _MANY = 0.5, 0.2
 _OFTEN, _IN_ALL = 10, 20  # calls within one of their caller's, and so many of them
@@ -32,7 +35,8 @@ _HELD = {"gil": 0, "object-lock": 0, "memory": 0}  # what an event loop's thread
 def findings(trace: Any, least: float = _LEAST) -> pd.DataFrame:
     """One row per finding of a pytrace_ebpf Trace with calls and scheduling, the most time first; then, of rule `idle`, what threads without work waited.
 
-    Columns: rule; share (float, of the time that threads were at work: in calls, and not waiting for work; of idle null) and ns; of (of which requests the
+    Columns: rule; share (float, of the time that threads were at work, in calls and not waiting for work, and requests that are coroutines
+    suspended; of idle null) and ns; of (of which requests the
     sentence says it, null: of the time at work) and of_share, the share of that; sentence, which says it in
     English, names made printable; function (qualified name), file and line (Int64) of the program's own code, null where it is of no one place; resource and
     other, what was waited for and which function had it, null for none; command, which shows what it is made of; confidence (float), the chance that
@@ -59,23 +63,27 @@ def _of_samples(trace: Any, period: int, least: float) -> list[dict[str, Any]]:
 def _rows(trace: Any, least: float) -> list[dict[str, Any]]:
     at = contexts(trace.tree(), trace.functions())
     requests = Requests(trace)
-    waits = waited(trace, at, requests)
+    waits = waited(trace, at, requests, with_loops=bool(len(requests.of_coroutines)))
+    awaiting = suspended(trace, requests.of_coroutines, waits.loops)
     rows = computed(at, requests.of_tree(at))
     idle_ns = int(waits.idle["ns"].sum())
-    of_ns = at_work_ns(at) - idle_ns
+    of_ns = at_work_ns(at) - idle_ns + awaiting.ns
     names = Names(trace.functions(), trace.call_sites)
-    found = [*_of_waits(at, waits, names, requests, Asked(trace)), *_of_cores(trace, rows, waits, requests, max(least, _LEAST) * of_ns)]
-    found += _of_computing(at, rows, requests)
+    asked = Asked(trace)
+    for each in awaiting.found:
+        each.asked = asked.of_awaited(each, str(names.row(each.called).get("module")))
+    found = [*_of_waits(at, waits, names, requests, asked), *_of_cores(trace, rows, waits, requests, max(least, _LEAST) * of_ns)]
+    found += [*_of_computing(at, rows, requests), *awaiting.found]
     pools = Pools(trace)
     found = [_with_pool(each, pools) if each.ns >= least * of_ns else each for each in found]
-    found = [replace(each, evidence="--by client") if each.asked or each.pool else each for each in found]
+    found = [replace(each, evidence="--by client") if each.asked or each.short else each for each in found]
     return _said(trace, found, least, of_ns, idle_ns, _idle(at, waits))
 
 
 def _with_pool(found: Found, pools: Pools) -> Found:
     """A wait for something of a pool as that."""
     pool = pools.of(found)
-    return replace(found, rule="pool", held="", pool=pool, other=pool.func_id) if pool else found
+    return replace(found, rule="pool", held="", short=pool, other=pool.func_id) if pool else found
 
 
 def _said(trace: Any, found: list[Found], least: float, of_ns: int, idle_ns: int, idle: tuple[int, int]) -> list[dict[str, Any]]:
@@ -123,7 +131,10 @@ def _of_waits(at: Contexts, waits: Waited, names: Names, requests: Requests, ask
             found.of = requests.of(group["ns"], group["endpoint"])
             if "sleep" in (found.rule, found.held):
                 found.failing = asked.failing(found)
-            out += _small_calls(at, found, asked) if _PEER in (found.rule, found.held) else [found]
+            if found.rule == "queue" and names.of_library(found.primitive).strip("`").endswith(RESULTS):
+                found.pool = full_pool(at, waits, int(group["pid"].iloc[0]), found.own, found.primitive)
+                found.rule = "thread-pool" if found.pool else found.rule
+            out += [found] if _ASKED.isdisjoint((found.rule, found.held)) else _small_calls(at, found, asked)
     return out
 
 

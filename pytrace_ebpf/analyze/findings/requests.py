@@ -12,7 +12,7 @@ from pytrace_ebpf.derive.calls.nesting import levels
 from pytrace_ebpf.derive.scheduling.last_at import last_at, thread_keys
 
 _NEARLY_ALL = 0.9
-_COLUMNS = ("pid", "tid", "endpoint_func_id", "start_ns", "end_ns", "awaited_ns")
+_COLUMNS = ("request_id", "pid", "tid", "endpoint_func_id", "start_ns", "end_ns", "wall_ns", "awaited_ns")
 
 
 class Of(NamedTuple):
@@ -25,11 +25,16 @@ class Of(NamedTuple):
 
 
 class Requests:
-    """The requests of a pytrace_ebpf Trace or window that were answered by one thread each: those of coroutines share theirs."""
+    """The requests of a pytrace_ebpf Trace or window that were answered by one thread each: those of coroutines share theirs.
+
+    of_coroutines: those that were suspended, and lie in the window whole; _COLUMNS.
+    """
 
     def __init__(self, trace: Any) -> None:
         asked = bool(trace.request_patterns) or bool(len(kinds(trace.functions())))
         rows = trace.requests(_COLUMNS) if asked else pd.DataFrame(columns=_COLUMNS, dtype=np.int64)
+        within = (rows["start_ns"] >= trace.start_ns) & (rows["end_ns"] <= trace.end_ns)
+        self.of_coroutines = rows[(rows["awaited_ns"] > 0) & within].drop_duplicates("request_id")
         rows = rows[(rows["awaited_ns"] == 0) & (rows["start_ns"] < trace.end_ns) & (rows["end_ns"] > trace.start_ns)]
         key = thread_keys(rows["pid"].to_numpy(np.int64), rows["tid"].to_numpy(np.int64))
         order = np.lexsort((rows["start_ns"].to_numpy(np.int64), key))

@@ -49,8 +49,9 @@ _WORDS = {rule.name: rule.waits for rule in RULES if rule.name != "wait"} | {
 }
 
 
-KEY = ["pid", "tid", "own_func_id", "own_line", "called", "primitive", "how", "on_loop", "depth", "syscall"]
-"""What samples are added up by: thread, own code and its line (NONE for none), what else is known of where they stand, as of Standing."""
+KEY = ["pid", "tid", "own_func_id", "own_line", "called", "primitive", "how", "on_loop", "depth", "syscall", "resource"]
+"""What samples are added up by: thread, own code and its line (NONE for none), what else is known of where they stand, as of Standing; and what they wait
+for, in words, where samples say that themselves, else ""."""
 _TIMES = {f"{state}_{what}": "sum" for state in ("on_cpu", "runq_wait", "gil_wait", "blocked") for what in ("ns", "square")}
 _SUMS = {"ns": "sum", "idle_ns": "sum"} | _TIMES
 
@@ -89,7 +90,7 @@ def summed(samples: pd.DataFrame, standing: "Standing") -> pd.DataFrame:
     Those without frames are nobody's.
     """
     rows = samples[samples["stack_id"] != NO_FRAMES]
-    where = standing.of(rows)
+    where = standing.of(rows).assign(resource=rows.get("resource", ""))
     rows = pd.concat([rows[["pid", "tid", *_TIMES]].assign(ns=rows["total_ns"]), where], axis=1)
     return rows.assign(idle_ns=rows["blocked_ns"].where(standing.idle(rows), 0)).groupby(KEY, as_index=False, dropna=False).agg(_SUMS)
 
@@ -224,6 +225,9 @@ def _found(group: pd.DataFrame, state: str) -> Found:
         on_loop=bool(first["on_loop"]),
         square=float(group[f"{state}_square"].sum()),
     )
+    by_resource = group[group["resource"] != ""].groupby("resource")[time].sum()
+    if found.rule in _OF_RESOURCES[:-1] and len(by_resource) and by_resource.max() >= _MOSTLY * ns:
+        found.resource, found.words = by_resource.idxmax(), next(rule.waits for rule in RULES if rule.name == found.rule)
     if found.on_loop and state == "blocked":
         found.rule, found.held, found.evidence = "event-loop", found.rule, "--by task"
     return found
@@ -231,8 +235,12 @@ def _found(group: pd.DataFrame, state: str) -> Found:
 
 def _name_resources(found: list[Found], waits: pd.DataFrame) -> None:
     """What is behind the descriptor for which most of a finding's time was waited in its function; `waits`: samples.by_wait's."""
+    faults = waits[waits["kind"] == "page-fault"].groupby("func_id")["total_ns"].sum()
     waits = waits[waits["resource"].notna() & (waits["primitive_func_id"] < 0)]
     for each in found:
+        if each.rule == "wait" and faults.get(each.own, 0) >= _MOSTLY * each.ns:
+            each.rule, each.words, each.evidence = "memory", _WORDS["memory"], "--by wait"
+            continue
         by_resource = waits[waits["func_id"] == each.own].groupby(["resource", "syscall", "kind"])["total_ns"].sum()
         if each.rule not in _OF_RESOURCES or not len(by_resource) or by_resource.max() < _MOSTLY * each.ns:
             continue

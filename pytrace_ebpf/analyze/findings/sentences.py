@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from pytrace_ebpf.analyze.findings.requests import Of
+from pytrace_ebpf.analyze.findings.thread_pools import FullPool
 from pytrace_ebpf.analyze.findings.waited import NOBODY
 from pytrace_ebpf.analyze.functions.own_code import NONE
 from pytrace_ebpf.formatting import clean, duration, percent
@@ -18,6 +19,7 @@ from pytrace_ebpf.units import plural
 _MOSTLY, _ALL = 0.5, 0.95
 _SEVERAL = 2
 _HALF_ONE = 0.5
+_ASYNCIO = "asyncio"
 _LONGEST = 80  # characters of a statement
 
 
@@ -45,9 +47,10 @@ class Found:
     asked: str | None = None  # of a client library
     each: float = 0.0  # calls of `called` in each of `own`
     on_loop: bool = False
+    pool: FullPool | None = None
     meanwhile: Mapping[str, Any] = field(default_factory=dict)
     failing: tuple[str, int, bool] | None = None  # what a sleep comes after: asked.Asked.failing
-    pool: Any = None  # pools.Pool that is waited for
+    short: Any = None  # pools.Pool that is waited for
     of: Of | None = None  # of which requests it is said to be a share; None: of all time at work
     square: float = 0.0  # of samples: the variance of ns, as far as it comes from those off the core
     error_ns: int | None = None  # one standard error; None where nothing is sampled
@@ -80,7 +83,7 @@ class Names:
 
     def line(self, found: Found) -> int | None:
         """The line to look at: that which calls what takes the time or, where that is not known, the function's first; None for none."""
-        if found.rule == "many-calls":
+        if found.rule in ("many-calls", "awaits"):
             sites = self._sites()
             sites = sites[(sites["caller_id"] == found.own) & (sites["func_id"] == found.called) & sites["call_line"].notna()]
             found.line = int(sites.loc[sites["calls"].idxmax(), "call_line"]) if len(sites) else NONE
@@ -95,6 +98,7 @@ class Names:
         """Quoted, with its class or module; a function of own code by its name alone."""
         row = self.row(func_id)
         name, module = str(row.get("qualname")), str(row.get("module"))
+        module = _ASYNCIO if module.startswith(f"{_ASYNCIO}.") else module  # whose modules are nothing to who calls it
         return f"`{clean(name if '.' in name or in_library(str(row.get('file'))) is False else f'{module}.{name}')}`"
 
     def at(self, func_id: int, line: int | None = None) -> str:
@@ -116,6 +120,10 @@ def sentence(found: Found, names: Names, of_ns: int) -> str:
     own = names.at(found.own, names.line(found))
     if found.rule in ("computes", "imports"):
         return _computes(found, names, own, much)
+    if found.rule == "awaits":
+        return (
+            f"{own} awaits {names.of_library(found.called) if found.called >= 0 else 'futures and other tasks'} {much}{_asks(found)}{_times(found)}."
+        )
     if found.rule == "cores":
         return f"Threads wait {much}, for a core{_most(found, own)}{_had_by(found)}."
     if found.rule == "cpu-quota":
@@ -133,6 +141,8 @@ def sentence(found: Found, names: Names, of_ns: int) -> str:
         return f"{own} waits {much}{_in(found, names)}, for a lock that {had}{_times(found)}."
     if found.rule == "pool":
         return f"{own} waits {much}, for {_of_pool(found, names)}{_times(found)}."
+    if found.rule == "thread-pool" and found.pool:
+        return f"{own} waits {much}, in {names.of_library(found.primitive)}{_times(found)}. {_full(found.pool, names)}"
     if found.rule == "sleep":
         return f"{own} sleeps {much}{_after(found)}{_times(found)}."
     inside = "" if found.rule == "queue" else _in(found, names)
@@ -154,7 +164,7 @@ def _after(found: Found) -> str:
 
 def _of_pool(found: Found, names: Names) -> str:
     """What of which pool, and who had it."""
-    pool = found.pool
+    pool = found.short
     out = f"of {pool.size}, all out" if pool.out >= pool.size - _HALF_ONE else f"of which at most {pool.size} were out"
     had = ""
     if pool.func_id >= 0:
@@ -200,6 +210,11 @@ def _holder(found: Found, names: Names) -> str:
         return ""
     how_much = "meanwhile" if found.other_share >= _MOSTLY else f"{percent(found.other_share, 1)} of that"
     return f": {names.at(found.other)}{', in another thread,' if found.other == found.own else ''} has it {how_much}"
+
+
+def _full(pool: FullPool, names: Names) -> str:
+    busy = f", mostly in {names.at(pool.own)}" if pool.own >= 0 else ""
+    return f"The pool's {plural(pool.threads, 'thread')} always {'has' if pool.threads == 1 else 'have'} work{busy}."
 
 
 def _verb(rule: str) -> str:

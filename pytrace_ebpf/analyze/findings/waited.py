@@ -24,10 +24,13 @@ KEY = [
     "pid", "own_func_id", "own_line", "own_called_func_id", "on_loop", "kind", "syscall", "resource", "primitive_func_id", "other_func_id", "shakes_hands", "endpoint",
 ]  # fmt: skip
 _PAIR = ["pid", "own_func_id", "primitive_func_id", "tid", "waker_tid"]
+_ENDER = ["pid", "own_func_id", "primitive_func_id", "waker_tid"]
 _TAKER = ["own_func_id", "waker_pid", "waker_tid", "endpoint"]
 _THREAD = ["pid", "tid"]
+_LOOP = ["pid", "tid", "start_ns", "until_ns"]
 NOBODY = -2
 _HANDSHAKE = "do_handshake"  # of TLS, in ssl and what is like it
+_COUNTED = {"ns": "sum", "waits": "sum"}
 _SUMS = {"ns": "sum", "waits": "sum", "small_ns": "sum"}
 SMALL_NS = 20_000_000
 # What a thread waits in for others of its own program to be done, or for the next piece of work.
@@ -44,31 +47,37 @@ _MOST = 0.5
 
 @dataclass(frozen=True)
 class Waited:
-    """rows: by KEY, ns, waits, and small_ns, of those that take less than SMALL_NS; of own code, and not for work. idle: by thread, ns.
+    """rows: by KEY, ns, waits, and small_ns, of those that take less than SMALL_NS; of own code, and not for work. idle: by thread, ns and waits.
 
     takers: of time without a core by own function and who took it, ns, of which throttled_ns without a CPU quota. locks: of locks.py.
+    enders: of waits in primitives by function and by the thread that ended them, ns. loops: when event loops had nothing to run, where that was asked for.
     """
 
     rows: pd.DataFrame
     idle: pd.DataFrame
     takers: pd.DataFrame
     locks: pd.DataFrame
+    enders: pd.DataFrame
+    loops: pd.DataFrame
 
 
-def waited(trace: Any, at: Contexts, requests: Requests) -> Waited:
-    """Of a pytrace_ebpf Trace, the contexts of its tree and its requests. Memory is bounded by the different waits, and by what Locks keeps."""
+def waited(trace: Any, at: Contexts, requests: Requests, with_loops: bool = False) -> Waited:
+    """Of a pytrace_ebpf Trace, the contexts of its tree and its requests. Memory is bounded by the different waits, and by what Locks keeps; `with_loops`: and by
+    the rounds of event loops."""
     resources, threads = trace.resources(), trace.threads()
     called, clients = labels(resources), of_clients(resources)["resource_id"]
     handshakes = at.functions.loc[at.functions["name"] == _HANDSHAKE, "func_id"]
     of_pools = at.functions.loc[[pool_of(str(module)) is not None for module in at.functions["module"]], "func_id"]
     ours, names = threads.loc[threads["name"] == AGENT, "tid"], primitives(at.functions)
-    rows, idle, takers, pairs, locks = (
+    rows, idle, takers, pairs, enders, locks = (
         Added(KEY, _SUMS),
-        Added(_THREAD, {"ns": "sum"}),
+        Added(_THREAD, _COUNTED),
         Added(_TAKER, {"ns": "sum", "throttled_ns": "sum"}),
-        Added(_PAIR, {"ns": "sum"}),
+        Added(_PAIR, _COUNTED),
+        Added(_ENDER, {"ns": "sum"}),
         Locks(),
     )
+    loops = [pd.DataFrame(columns=_LOOP, dtype=np.int64)]
     for part in whole_waits(trace.waits_by_part(COLUMNS)):
         some = _named(part[(part["call_id"] >= 0) & ~part["tid"].isin(ours)], at, called, handshakes)
         some["in_pool"] = some["caller_func_id"].isin(of_pools)
@@ -79,14 +88,19 @@ def waited(trace: Any, at: Contexts, requests: Requests) -> Waited:
         some = some[~preempted]
         nothing_to_do = _is_idle(some, clients, names)
         idle.add(some[nothing_to_do])
+        if with_loops:
+            loops.append(some.loc[nothing_to_do & (some["kind"] == "poll"), _LOOP])
         some = some[~nothing_to_do & (some["own_func_id"] >= 0)]
         rows.add(some)
+        enders.add(some[some["primitive_func_id"] >= 0])
         pairs.add(some[some["primitive_func_id"].map(names).isin(_FOR_WORK) & ~some["in_pool"]])
     for_work = _of_queues(pairs.table, at)
     of_pairs = pairs.table.merge(for_work)
     idle.add(of_pairs)
     left = rows.table.merge(for_work, how="left", indicator=True)
-    return Waited(left[left.pop("_merge") == "left_only"].reset_index(drop=True), idle.table, takers.table, locks.table())
+    return Waited(
+        left[left.pop("_merge") == "left_only"].reset_index(drop=True), idle.table, takers.table, locks.table(), enders.table, pd.concat(loops)
+    )
 
 
 def primitives(functions: pd.DataFrame) -> "pd.Series[Any]":

@@ -19,7 +19,8 @@ Ints = npt.NDArray[np.int64]
 
 
 class LiveStates(split.Timeline):
-    """Intervals as Timeline.take() has them, and kind (of schema.WAIT_KINDS; "" no wait), held (bool): off the core with the GIL.
+    """Intervals as Timeline.take() has them, and kind (of schema.WAIT_KINDS; "" no wait), resource_id (of what is waited for; 0 not known), held (bool): off the
+    core with the GIL.
 
     Memory is bounded by the threads that live, and some thousand that do not.
     """
@@ -27,6 +28,7 @@ class LiveStates(split.Timeline):
     def __init__(self, machine: str) -> None:
         """`machine`: what `uname -m` says."""
         self._machine = machine
+        self._named, self._carried = np.zeros((2, 0), np.int64)  # resource_id of rows of this segment, and of those that go on from the one before
         self._holding = np.zeros(0, np.int64)  # threads that went off their core with the GIL, and have not come back
         super().__init__(PROCESSES.arrow.empty_table().to_pandas(), machine=machine)
 
@@ -47,16 +49,28 @@ class LiveStates(split.Timeline):
         self._states.set_gil(split.gil_ranges(self._processes, self._threads.keys >> 32))
 
     def take(self, sched: pa.Table | pd.DataFrame, segment: Ints, ends_ns: Sequence[int]) -> pd.DataFrame:
-        """As Timeline.take(); what was in a segment is a row of it no more."""
-        self._last.row = np.full(len(self._last.row), -1, np.int64)
-        return super().take(sched, segment, ends_ns)
+        """As Timeline.take(); what was in a segment is a row of it no more: its number counts from -2 downwards, in _carried."""
+        self._last.row = -2 - np.arange(len(self._last.row))
+        self._named = sched["resource_id"].to_numpy().astype(np.int64)
+        out = super().take(sched, segment, ends_ns)
+        self._carried = self._resources(self._last.row)
+        return out
+
+    def _resources(self, row: Ints) -> Ints:
+        """resource_id of rows by their numbers, as take() has them."""
+        out = np.zeros(len(row), np.int64)
+        out[row >= 0] = self._named[row[row >= 0]]
+        out[row <= -2] = self._carried[-2 - row[row <= -2]]
+        return out
 
     def _frame(self, rows: Switches, end: Ints, follows: npt.NDArray[np.bool_]) -> pd.DataFrame:
         waits = (rows.to == GIL) | (rows.to == BLOCKED)
         preempted = (rows.kind == SchedKind.OUT) & (rows.to == RUNQ)
         number = wait_kinds.kinds(cast(Any, vars(rows)), self._machine)
         kind = np.where(waits | preempted, np.array(WAIT_KINDS, object)[number], "")
-        return super()._frame(rows, end, follows).assign(kind=kind)
+        resource = self._resources(rows.row)
+        ready = np.where(follows & (np.append(rows.kind[1:], -1)[: len(follows)] == SchedKind.WAKING), np.append(resource[1:], 0)[: len(follows)], 0)
+        return super()._frame(rows, end, follows).assign(kind=kind, resource_id=np.where(waits, np.where(ready > 0, ready, resource), 0))
 
     def _held(self, intervals: pd.DataFrame, sched: pa.Table) -> npt.NDArray[np.bool_]:
         """Which intervals off the core began with having the GIL, or go on with such a one in the run queue."""
@@ -78,7 +92,7 @@ class LiveStates(split.Timeline):
     def _forget(self) -> None:
         """Let go of the threads that have ended."""
         lives = self._last.to < UNKNOWN
-        last, self._began = self._last.take(lives), self._began[lives]
+        last, self._began, self._carried = self._last.take(lives), self._began[lives], self._carried[lives]
         keys = self._threads.keys[last.thread]
         self._threads = split.Threads()
         self._states.forget()

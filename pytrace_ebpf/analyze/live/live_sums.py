@@ -1,6 +1,7 @@
 """What a segment adds to a picture: sums by thread, by function, by line and by wait, of its samples and its threads' states."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ KEYS = {
     "threads": THREAD,
     "functions": [*THREAD, "func_id"],
     "lines": [*THREAD, "func_id", "line"],
-    "waits": [*THREAD, "kind", "syscall", "func_id", "by_tid"],
+    "waits": [*THREAD, "kind", "syscall", "resource", "func_id", "by_tid"],
 }
 """By which each table has one row."""
 _OFF = list(TIMES[1:])
@@ -35,8 +36,9 @@ class Sums:
     standing: pd.DataFrame
 
 
-def sums(samples: pd.DataFrame, stacks: pd.DataFrame, functions: pd.DataFrame, intervals: pd.DataFrame) -> Sums:
-    """Of samples as of weights.Weights, their stacks (schema.STACKS), the functions (schema.FUNCTIONS), and the intervals of states.LiveStates."""
+def sums(samples: pd.DataFrame, stacks: pd.DataFrame, functions: pd.DataFrame, intervals: pd.DataFrame, called: "pd.Series[Any]") -> Sums:
+    """Of samples as of weights.Weights, their stacks (schema.STACKS), the functions (schema.FUNCTIONS), the intervals of states.LiveStates, and what resources are
+    called (LiveResources)."""
     natives = functions.loc[functions["function_layer"] == NATIVE, "func_id"].to_numpy(np.int64)
     standing = Standing(stacks, functions)
     idle = standing.idle(samples[THREAD].join(standing.of(samples)))
@@ -44,7 +46,8 @@ def sums(samples: pd.DataFrame, stacks: pd.DataFrame, functions: pd.DataFrame, i
     leaves = found.leaves.reindex(samples["stack_id"].to_numpy())
     leaves.index = samples.index
     leaves.loc[samples["stack_id"] == NO_FRAMES, "func_id"] = OUTSIDE
-    own = samples[[*THREAD, "ts", "cpu", "off_ns", "stack_id", *TIMES, "kind", "syscall", "by_tid"]]
+    samples = samples.assign(resource=samples["resource_id"].map(called).astype("object").fillna(""))
+    own = samples[[*THREAD, "ts", "cpu", "off_ns", "stack_id", *TIMES, "kind", "syscall", "resource", "by_tid"]]
     own = own.assign(func_id=leaves["func_id"], line=leaves["line"], samples=1, idle_ns=samples["blocked_ns"].where(idle, 0))
     by_stack = own.groupby([*THREAD, "stack_id"], sort=False)[[*_ADDED, "samples"]].sum().reset_index()
     total = by_stack.merge(found.members, on="stack_id").groupby(KEYS["functions"])[[*_ADDED, "samples"]].sum()

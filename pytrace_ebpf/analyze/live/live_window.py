@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from pytrace_ebpf.analyze.findings.sampled import in_rows, worth
 from pytrace_ebpf.analyze.findings.sentences import Names, sentence
+from pytrace_ebpf.analyze.live.live_resources import LiveResources
 from pytrace_ebpf.analyze.live.live_states import LiveStates
 from pytrace_ebpf.analyze.live.live_sums import KEYS, Sums, sums
 from pytrace_ebpf.analyze.live.weights import Weights
@@ -39,6 +40,7 @@ class Window:
         self._span_ns, self._machine, self._period_ns = int(seconds * 1e9), machine, period_ns
         self._states, self._weights = LiveStates(machine), Weights(period_ns)
         self._segments: deque[_Segment] = deque()
+        self._resources = LiveResources()
         self._names: dict[int, tuple[str, str, str, int]] = {}
         self._functions = FUNCTIONS.arrow.empty_table().to_pandas()
         self._processes: dict[int, dict[str, Any]] = {}
@@ -55,7 +57,7 @@ class Window:
         intervals = self._states.segment(tables.get("sched"), end_ns, tables.get("losses"))
         samples, stacks = (tables.get(table.name, table.arrow.empty_table()).to_pandas() for table in (SAMPLES, STACKS))
         weighed = self._weights.take(samples, intervals)
-        found = sums(weighed, stacks, self._functions, intervals)
+        found = sums(weighed, stacks, self._functions, intervals, self._resources.called)
         self._last |= {(row["pid"], row["tid"]): row for row in _rows(found.last)}
         self._segments.append(_Segment(start_ns, end_ns, found))
         while self._segments[0].end_ns <= end_ns - self._span_ns:
@@ -100,6 +102,7 @@ class Window:
         )
 
     def _meet(self, tables: Mapping[str, pa.Table]) -> None:
+        self._resources.take(tables)
         if "functions" in tables:
             met = tables["functions"].to_pandas()
             known = [self._functions, met] if len(self._functions) else [met]

@@ -1,6 +1,7 @@
 """What the samples of a segment stand for, by state: on a core their periods, off it the time since that thread was last asked."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from pytrace_ebpf.trace.snapshot import TIMES
 from pytrace_ebpf.trace.states import NAMES
 
 Ints = npt.NDArray[np.int64]
+_NO_WAIT: dict[str, Any] = {"kind": "", "syscall": -1, "by_tid": 0, "resource_id": 0}
 _KEPT = 4  # segments whose intervals may still be asked for: a thread that is away is asked after a second or two
 
 
@@ -25,7 +27,7 @@ class Weights:
     _until: "pd.Series[int]" = field(default_factory=lambda: pd.Series(np.zeros(0, np.int64), np.zeros(0, np.int64)))  # what is counted, by thread
 
     def take(self, samples: pd.DataFrame, intervals: pd.DataFrame) -> pd.DataFrame:
-        """`samples` (schema.SAMPLES) with TIMES, total_ns and SQUARES (samples.weights), and of the wait that they end kind, syscall (a number) and by_tid.
+        """`samples` (schema.SAMPLES) with TIMES, total_ns and SQUARES (samples.weights), and of the wait that they end kind, syscall (a number), by_tid and resource_id.
 
         `intervals`: of LiveStates, of the segment.
 
@@ -36,7 +38,7 @@ class Weights:
         off = out["off_ns"].to_numpy(np.int64) > 0
         times = np.zeros((len(out), len(TIMES)), np.int64)
         times[~off, 0] = self.period_ns * (1 + out["missed"].to_numpy(np.int64)[~off])
-        waits = pd.DataFrame({"kind": "", "syscall": -1, "by_tid": 0}, index=out.index)
+        waits = pd.DataFrame(_NO_WAIT, index=out.index)
         if off.any():
             times[off], waits.loc[off] = self._away(out[off])
         chance = np.where(off, 1 - 1 / np.maximum(self.period_ns / np.maximum(out["off_ns"].to_numpy(np.float64), 1.0), 1.0), 0.0)
@@ -112,16 +114,15 @@ class _States:
         return out
 
     def wait_before(self, key: Ints, ts: Ints) -> pd.DataFrame:
-        """What each thread waited for last before `ts`: kind, syscall, by_tid."""
+        """What each thread waited for last before `ts`: kind, syscall, by_tid, resource_id."""
         at = last_at(self.key, self.start, key, ts - 1)
-        kind, syscall, other = (self.table[name].to_numpy() for name in ("kind", "syscall", "other_tid"))
+        kind = self.table["kind"].to_numpy()
         if not len(kind):
-            return pd.DataFrame({"kind": [""] * len(ts), "syscall": -1, "by_tid": 0})
+            return pd.DataFrame(_NO_WAIT, index=range(len(ts)))
         for _ in range(2):  # a wait, the run queue after it, and the core that it has just got
             back = np.maximum(at - 1, 0)
             again = (at > 0) & (kind[at] == "") & (self.key[back] == key)
             at = np.where(again, back, at)
         found = at >= 0
-        return pd.DataFrame(
-            {"kind": np.where(found, kind[at], ""), "syscall": np.where(found, syscall[at], -1), "by_tid": np.where(found, other[at], 0)}
-        )
+        columns = {"kind": "kind", "syscall": "syscall", "by_tid": "other_tid", "resource_id": "resource_id"}
+        return pd.DataFrame({name: np.where(found, self.table[of].to_numpy()[at], _NO_WAIT[name]) for name, of in columns.items()})

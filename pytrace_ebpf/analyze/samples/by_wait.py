@@ -121,6 +121,7 @@ def waited(
     samples = samples[samples["off_ns"] > 0]
     names = wait_kinds.names(samples["syscall"].to_numpy(np.int32), machine)
     kinds = np.array([WAIT_KINDS[syscalls.KIND_OF[name]] if name in syscalls.KIND_OF else "other" for name in names], object)
+    kinds[samples["syscall"].to_numpy() == -1] = "page-fault"
     resource = samples["resource_id"].map(called).astype("object").to_numpy()
     inside = np.array([callers.get(stack, (NONE, NONE)) for stack in samples["stack_id"].tolist()], np.int64).reshape(-1, 2)
     parts = []

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pytrace_ebpf.trace.profile import RARE, SQUARES
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import STACKS
-from pytrace_ebpf.trace.states import SPLIT
+from pytrace_ebpf.trace.states import SPLIT, SYSCALL_UNKNOWN
 
 _TIMES = (*SPLIT, "unknown_ns")
 _KEY = ["pid", "stack_id"]
@@ -44,7 +44,7 @@ def _as_samples(rows: pa.Table) -> tuple[pd.DataFrame, pd.DataFrame]:
     )
     found = pd.concat([on, off], ignore_index=True)
     missing = {name: found[name].fillna(0) if name in found else 0 for name in (*_TIMES, *SQUARES, "on_cpu_square", "unknown_square", "missed")}
-    found = found.assign(**missing, tid=found["pid"], ts=first, cpu=-1, opcode=-1, state=-1, task=None, syscall=-1, resource_id=0)
+    found = found.assign(**missing, tid=found["pid"], ts=first, cpu=-1, opcode=-1, state=-1, task=None, syscall=SYSCALL_UNKNOWN, resource_id=0)
     whole_numbers = ["samples", "missed", *_TIMES]
     found[whole_numbers] = found[whole_numbers].astype(np.int64)
     found["total_ns"] = found[list(_TIMES)].sum(axis=1)

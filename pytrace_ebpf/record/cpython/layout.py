@@ -62,6 +62,9 @@ class Layout:
     owner_shim: int
     frame_locals: int
     frame_top: int | None
+    frame_globals: int
+    frame_blocks: int | None
+    frame_suspended: int | None
     return_opcode: int | None
     # PyCodeObject
     code_file: int
@@ -79,6 +82,10 @@ class Layout:
     code_kinds: int | None
     code_cells: int | None
     code_cell_arguments: int | None
+    code_stack: int | None
+    code_names: int | None
+    code_free: int | None
+    code_exceptions: int | None
     tuple_items: int
     # what shows that a generator yields when its probe fires, where frame_stacktop does not
     generator_state: int | None

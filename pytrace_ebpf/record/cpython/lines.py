@@ -107,6 +107,19 @@ def identity_of(memory: Memory, layout: Layout, address: int, first_line: int) -
     return mixed & 0xFFFFFFFF
 
 
+def place_of(memory: Memory, layout: Layout, frame: int, code: int, known: dict[int, int]) -> tuple[int, int, int]:
+    """Where a frame stands: its code object, that one's identity and the position in it, -1 where that is not known. `known`: identities by address.
+
+    Raises MemoryFault, and struct.error.
+    """
+    if code not in known:
+        known[code] = identity_of(memory, layout, code, memory.i32(code + layout.code_first_line))
+    if layout.code_start is None:
+        return code, known[code], memory.i32(frame + layout.frame_position)
+    position = memory.u64(frame + layout.frame_position) - (code + layout.code_start)
+    return code, known[code], position if abs(position) < 1 << 31 else -1
+
+
 def line_at(version: tuple[int, int], table: bytes, first_line: int, position: int) -> int:
     """The line of the instruction at `position` by a line table, of which anything may be wrong; NO_LINE: it has none, or none that can be."""
     found = NO_LINE

@@ -29,7 +29,11 @@ class Objects:
 
     def type_name(self, address: int, most: int = 16) -> bytes:
         """The name of an object's type, of at most so many bytes."""
-        raw = self.memory.read(self.memory.u64(self._type(address) + _TYPE_NAME + self._more), most)
+        return self.static_name(self._type(address), most)
+
+    def static_name(self, of: int, most: int) -> bytes:
+        """What a type has as tp_name, of at most so many bytes."""
+        raw = self.memory.read(self.memory.u64(of + _TYPE_NAME + self._more), most)
         return raw.partition(b"\0")[0]
 
     def items(self, address: int) -> Iterator[tuple[int, int]]:
@@ -57,7 +61,7 @@ class Objects:
 
     def attribute(self, address: int, name: str) -> int:
         """The attribute of an instance that stands in its own dict."""
-        return self.value(self._attributes(address), name)
+        return self.value(self.attributes(address), name)
 
     def integer(self, address: int) -> int:
         """An int from 0 to 2 ** 60."""
@@ -71,7 +75,8 @@ class Objects:
     def _type(self, address: int) -> int:
         return self.memory.u64(address + self._layout.object_type)
 
-    def _attributes(self, address: int) -> Iterator[tuple[int, int]]:
+    def attributes(self, address: int) -> Iterator[tuple[int, int]]:
+        """(name, value) of an instance's own attributes, addresses of objects."""
         memory, kind = self.memory, self._type(address)
         flags = memory.u64(kind + _TYPE_FLAGS + self._more)
         if self._minor < 11 or not flags & _MANAGED_DICT:

@@ -1,33 +1,34 @@
 """The threads of a process as they are at one moment: in which state, in which system call, since when, with which Python stack.
 
-Stacks are read as those of threads off the core are (sampling/off_cpu.py), while the process runs on: that of a thread that stands still is exact, of
+Stacks are read from outside (cpython/frames.py), while the process runs on: that of a thread that stands still is exact, of
 one in motion it is one that it had about then.
 """
 
 import os
+import struct
 import time
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from pytrace_ebpf import processors
 from pytrace_ebpf.record.cpython import qualnames
-from pytrace_ebpf.record.cpython.frames import Walk, host_tids
-from pytrace_ebpf.record.cpython.lines import read_lines
+from pytrace_ebpf.record.cpython.frames import Walk, host_tids, open_frames
+from pytrace_ebpf.record.cpython.lines import CodeLines, place_of, read_lines
+from pytrace_ebpf.record.cpython.locks import Stack, Waited
 from pytrace_ebpf.record.cpython.thread_names import read_names
+from pytrace_ebpf.record.dump.objects import MOST_FRAMES, Objects, Variable, read_objects
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.memory import MemoryFault
 from pytrace_ebpf.record.process.pinned import Pinned
 from pytrace_ebpf.record.process.target import Target, living_threads
-from pytrace_ebpf.record.sampling.off_cpu import stacks_of
 
 State = Literal["on_cpu", "runq_wait", "gil_wait", "blocked"]
 
-_FRAME = np.dtype([("code", np.uint64), ("identity", np.uint32), ("position", np.int32)])
+_Place = tuple[int, int, int]  # code object, its identity, position: see place_of()
+_TIMEOUT = 3  # argument of futex()
 _LOOK_S = 0.01  # the least between two looks at what a runnable thread does
 _IN_USER_CODE = -1
 _FUTEX = processors.here().call("futex")  # of a call with fewer arguments the rest are whatever the registers held
@@ -53,6 +54,9 @@ class Thread:
     arguments  of that call, as the kernel has them
     for_s      since when it has not been on a core, seconds; None where it is, or where the kernel does not tell
     frames     innermost first; none where it runs no Python code
+    waited     the lock or thread that it waits for, None where that is not known
+    is_still   whether it was on no core while that was found out
+    variables  by frame; none where they were not asked for
     """
 
     tid: int
@@ -61,34 +65,110 @@ class Thread:
     syscall: int
     arguments: tuple[int, ...]
     for_s: float | None
+    frames: tuple[Frame, ...] = ()
+    waited: Waited | None = None
+    is_still: bool = False
+    variables: tuple[list[Variable], ...] = ()
+
+    @property
+    def futex(self) -> int:
+        """The address that it waits at, 0 none."""
+        return self.arguments[0] if self.state == "blocked" and self.syscall == _FUTEX else 0
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it waits there for some time only."""
+        return bool(self.futex) and self.arguments[_TIMEOUT] != 0
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task of asyncio, of the loop of `thread` (0: not known), which runs it now or does not; frames innermost first.
+
+    `awaits`: names of tasks that it awaits, and `awaits_more` others.
+    """
+
+    name: str
+    thread: int
+    is_running: bool
+    awaits: tuple[str, ...]
+    awaits_more: int
     frames: tuple[Frame, ...]
+    variables: tuple[list[Variable], ...] = ()
 
 
 @dataclass(frozen=True)
 class Threads:
-    """All of a process, and which of them holds the GIL: 0 where none waits for it, or that is not known."""
+    """All of a process, its tasks, and which of the threads holds the GIL: 0 where none waits for it, or that is not known."""
 
     threads: tuple[Thread, ...]
     gil_holder: int
+    tasks: tuple[Task, ...] = ()
+    left_out: tuple[str, ...] = ()  # sentences that say what was not looked for
 
 
-def look(target: Target) -> Threads:
+def look(target: Target, variables: Literal["args", "locals"] | None = None) -> Threads:
     """Look at all threads of `target` once. Raises TargetError where it has ended, or becomes another program meanwhile."""
     process, began_s = target.process, time.monotonic()
     tids = sorted(living_threads(target.pid))
     before = {tid: _scheduled(process, tid) for tid in tids}
-    stacks = stacks_of(target, _FRAME)
-    frames = _frames(target, stacks)
+    opened = open_frames(target, everywhere=True)
+    stacks = {tid: [(each.frame_address, each.code_address) for each in frames[::-1][:MOST_FRAMES]] for tid, frames in opened.items()}
+    places = _places(target, stacks)
     names = read_names(target)[0]
     time.sleep(max(0.0, began_s + _LOOK_S - time.monotonic()))
-    gil, clocks = range(*target.gil_range()), _Clocks()
+    gil, clocks, asleep = range(*target.gil_range()), _Clocks(), {}
     found = []
     for tid in tids:
         with suppress(OSError, ValueError, IndexError):  # it has ended
+            asleep[tid] = _scheduled(process, tid)
             kept = names.get(tid) or process.read(f"task/{tid}/comm").decode(errors="replace").rstrip("\n")
-            found.append(Thread(tid, kept, *_state(process, tid, before[tid], gil, clocks), frames.get(tid, ())))
+            found.append(Thread(tid, kept, *_state(process, tid, before[tid], gil, clocks)))
+    waiting = {each.tid: (each.futex, places[each.tid][0][2]) for each in found if each.futex and places.get(each.tid)}
+    objects = read_objects(target, stacks, waiting, variables)
+    still = {each.tid for each in found if each.futex and asleep[each.tid] == _scheduled(process, each.tid) != (0, 0)}
+    frame_of = _named(target, [place for rows in places.values() for place in rows] + [each.place for task in objects.tasks for each in task.frames])
+    threads = []
+    for each in found:
+        frames, bound = _shown(places.get(each.tid, ()), objects.variables.get(each.tid, ()), frame_of)
+        waited, is_still = objects.waits.get(each.tid), each.tid in still
+        if waited and waited.holder == each.tid and not is_still:
+            waited = None  # by now it has it
+        threads.append(replace(each, frames=frames, variables=bound, waited=waited, is_still=is_still))
     process.check()
-    return Threads(tuple(found), _holder(target) if any(each.state == "gil_wait" for each in found) else 0)
+    holder = _holder(target) if any(each.state == "gil_wait" for each in found) else 0
+    return Threads(tuple(threads), holder, tuple(_tasks(objects, stacks, places, frame_of)), tuple(objects.left_out))
+
+
+def _shown(
+    places: Sequence[_Place], variables: Sequence[list[Variable]], frame_of: Mapping[_Place, Frame]
+) -> tuple[tuple[Frame, ...], tuple[list[Variable], ...]]:
+    """The frames that are known, and the variables of each where there are any."""
+    known = [at for at, place in enumerate(places) if place in frame_of]
+    bound = tuple(variables[at] if at < len(variables) else [] for at in known) if variables else ()
+    return tuple(frame_of[places[at]] for at in known), bound
+
+
+def _tasks(objects: Objects, stacks: Mapping[int, Stack], places: Mapping[int, list[_Place]], frame_of: Mapping[_Place, Frame]) -> Iterator[Task]:
+    """A task that runs is on the stack of a thread: its outermost frame, and all that are further in."""
+    at = {frame: (tid, number) for tid, stack in stacks.items() for number, (frame, _) in enumerate(stack)}
+    for task in objects.tasks:
+        tid, number = at.get(task.frames[-1].frame, (0, -1))
+        if tid:
+            rows, variables = places.get(tid, [])[: number + 1], objects.variables.get(tid, [])[: number + 1]
+        else:
+            rows, variables = [each.place for each in task.frames], task.variables
+        yield Task(task.name, task.thread or tid, tid > 0, tuple(task.awaits), task.awaits_more, *_shown(rows, variables, frame_of))
+
+
+def _places(target: Target, stacks: Mapping[int, Stack]) -> dict[int, list[_Place]]:
+    """Where the frames of each thread stand; those of threads whose stacks have changed meanwhile are left out."""
+    found, known = dict[int, list[_Place]](), dict[int, int]()
+    if target.layout is not None:
+        for tid, stack in stacks.items():
+            with suppress(MemoryFault, struct.error):
+                found[tid] = [place_of(target.memory, target.layout, frame, code, known) for frame, code in stack]
+    return found
 
 
 def _scheduled(process: Pinned, tid: int) -> tuple[int, int]:
@@ -155,9 +235,10 @@ def _last_run_ms(text: str) -> float:
     return next(float(line.partition(":")[2]) for line in text.splitlines() if line.startswith("se.exec_start"))
 
 
-def _frames(target: Target, stacks: Mapping[int, np.ndarray]) -> dict[int, tuple[Frame, ...]]:
-    by_tid = {tid: rows.tolist() for tid, rows in stacks.items()}
-    codes = read_lines(target, sorted({(code, identity) for rows in by_tid.values() for code, identity, _ in rows}))
+def _named(target: Target, places: Iterable[_Place]) -> dict[_Place, Frame]:
+    """The frames that stand at these places, without those of the interpreter's own and of code that is gone."""
+    wanted = set(places)
+    codes = read_lines(target, sorted({(code, identity) for code, identity, _ in wanted}))
     qualify = qualnames.for_process(target.process, target.library)
     unit = target.layout.position_unit if target.layout is not None else 1
     named: dict[tuple[int, int], str] = {}
@@ -165,13 +246,15 @@ def _frames(target: Target, stacks: Mapping[int, np.ndarray]) -> dict[int, tuple
         info = code.info
         named[key] = info.qualname or qualify(info.file, info.first_line, info.name) or info.name
     return {
-        tid: tuple(
-            Frame(named[key], found.info.file, found.info.first_line, max(found.line(position * unit), 0))
-            for address, identity, position in rows
-            if (found := codes.get(key := (address, identity))) is not None and not found.info.is_shim
-        )
-        for tid, rows in by_tid.items()
+        place: Frame(named[key], found.info.file, found.info.first_line, _line(found, place[2] * unit))
+        for place in wanted
+        if (found := codes.get(key := place[:2])) is not None and not found.info.is_shim
     }
+
+
+def _line(code: CodeLines, position: int) -> int:
+    """Of a frame that has not begun, which up to 3.10 stands before its first instruction, that of the function; 0 where it has none."""
+    return code.info.first_line if position < 0 else max(code.line(position), 0)
 
 
 def _holder(target: Target) -> int:

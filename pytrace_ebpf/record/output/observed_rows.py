@@ -42,6 +42,12 @@ def observed_table(table: Table, columns: Columns) -> pa.Table:
     return pa.table(arrays, schema=table.arrow)
 
 
+def element_type(of_tensor: bool, number: int) -> str | None:
+    """The name of the type of a tensor's or array's elements by its number; None for none of the usual ones."""
+    known = _TENSOR_TYPES if of_tensor else _ARRAY_TYPES
+    return known[number] if 0 <= number < len(known) else None
+
+
 def words(named: tuple[str, ...], numbers: np.ndarray, known: np.ndarray | None = None) -> pa.Array:
     """What `named` has at these places; null where that is not known."""
     mask = None if known is None else ~known

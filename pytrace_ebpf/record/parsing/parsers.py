@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from pytrace_ebpf.record.cpython import frames, lines, loaded, running_tasks, thread_names
+from pytrace_ebpf.record.dump import objects
 from pytrace_ebpf.record.parsing import beginnings, disassembly, elf, elf_file, source_index
 from pytrace_ebpf.record.parsing.shape import encode
 
@@ -43,6 +44,7 @@ TASKS: dict[str, Callable[[dict[str, Any], list[int]], Any]] = {
     "binary": _binary,
     "loaded_functions": loaded.walk_loaded,
     "needed": _needed,
+    "objects": objects.walk_objects,
     "open_frames": frames.walk_frames,
     "read_codes": frames.walk_codes,
     "read_lines": lines.walk_lines,

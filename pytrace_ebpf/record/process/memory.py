@@ -109,14 +109,14 @@ class Memory:
         """An unsigned byte."""
         return self.read(address, 1)[0]
 
-    def text(self, layout: Layout, address: int) -> str:
-        """The str object at `address`, at most 65536 characters of it. A lone surrogate is kept as `\\udc..` text."""
+    def text(self, layout: Layout, address: int, most: int = _MAX_STRING) -> str:
+        """The str object at `address`, at most `most` characters of it. A lone surrogate is kept as `\\udc..` text."""
         length, state = self.u64(address + layout.string_length), self.u32(address + layout.string_state) >> layout.string_kind
         kind, compact, ascii_only = state & 7, state >> 3 & 1, state >> 4 & 1
         if not compact or kind not in (1, 2, 4):
             raise MemoryFault(f"address {address:#x} of process {self.pid} holds no str")
         data = address + (layout.string_data if ascii_only else layout.string_data_wide)
-        raw = self.read(data, min(length, _MAX_STRING) * kind)
+        raw = self.read(data, min(length, most) * kind)
         codec = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[kind]
         try:
             return raw.decode(codec, "surrogatepass").encode("utf-8", "backslashreplace").decode()

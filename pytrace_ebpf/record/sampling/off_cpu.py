@@ -5,10 +5,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pytrace_ebpf.record.cpython.frames import OpenFrame, open_frames
-from pytrace_ebpf.record.cpython.layout import Layout
-from pytrace_ebpf.record.cpython.lines import identity_of
-from pytrace_ebpf.record.process.memory import Memory, MemoryFault
+from pytrace_ebpf.record.cpython.frames import open_frames
+from pytrace_ebpf.record.cpython.lines import place_of
+from pytrace_ebpf.record.process.memory import MemoryFault
 from pytrace_ebpf.record.process.target import Target
 
 MOST_FRAMES = 1024  # of a stack, as in the kernel half
@@ -25,19 +24,8 @@ def stacks_of(target: Target, frame: np.dtype) -> Mapping[int, np.ndarray]:
     known: dict[int, int] = {}  # identities by address
     for tid, frames in open_frames(target, everywhere=True).items():
         try:
-            rows = [_frame(target.memory, target.layout, each, known) for each in frames[::-1][:MOST_FRAMES]]
+            rows = [place_of(target.memory, target.layout, each.frame_address, each.code_address, known) for each in frames[::-1][:MOST_FRAMES]]
         except (MemoryFault, struct.error):
             continue
         found[tid] = np.array(rows, frame)
     return found
-
-
-def _frame(memory: Memory, layout: Layout, frame: OpenFrame, known: dict[int, int]) -> tuple[int, int, int]:
-    """struct sample_frame."""
-    code = frame.code_address
-    if code not in known:
-        known[code] = identity_of(memory, layout, code, memory.i32(code + layout.code_first_line))
-    if layout.code_start is None:
-        return code, known[code], memory.i32(frame.frame_address + layout.frame_position)
-    position = memory.u64(frame.frame_address + layout.frame_position) - (code + layout.code_start)
-    return code, known[code], position if abs(position) < 1 << 31 else -1

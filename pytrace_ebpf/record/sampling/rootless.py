@@ -25,6 +25,7 @@ from pytrace_ebpf.record.sampling.stacks import FIRST_STACK, Program, Tree
 from pytrace_ebpf.record.scheduling.cputime import queue_time_is_known
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.trace.schema import LOSS_CLASSES
+from pytrace_ebpf.trace.states import SYSCALL_UNKNOWN
 
 _INTERVAL_S, _CALM_S = 0.1, 0.2  # a program that takes the place of a traced one is found as soon
 _HASTE_S, _HASTE_WITHIN_S = 0.02, 5.0  # while a program that was launched is no Python yet
@@ -229,6 +230,6 @@ def _columns(samples: np.ndarray, stack_id: np.ndarray) -> Columns:
         "missed": np.zeros(len(samples), np.int32),
         "state": samples["state"].astype(np.int8) - np.int8(1),
         "task": np.full(len(samples), None, object),
-        "syscall": np.full(len(samples), -1, np.int32),
+        "syscall": np.full(len(samples), SYSCALL_UNKNOWN, np.int32),
         "resource_id": np.zeros(len(samples), np.int64),
     }

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 from pytrace_ebpf.record.cpython.running_tasks import RunningTasks
 from pytrace_ebpf.record.process.target import Target
+from pytrace_ebpf.trace.states import SYSCALL_UNKNOWN
 
-NO_WAIT = (-1, 0, 0)
+NO_WAIT = (SYSCALL_UNKNOWN, 0, 0)
 _NO_OPCODE = 0xFFFF  # events.h
 
 

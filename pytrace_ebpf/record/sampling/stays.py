@@ -39,7 +39,7 @@ class Stays:
     def wait(self, tid: int, target: Target, descriptors: Descriptors, resources: Resources) -> tuple[int, int, int]:
         """The system call of a thread that is off the core, and what it waits for there, for Away; nothing of one that is not blocked."""
         call, arguments = _system_call(target.pid, tid)
-        if not self._states or self._state(tid, target, call, arguments) != _IN_BLOCKED:
+        if not self._states or self._state(tid, target, call, arguments) != _IN_BLOCKED or (call < 0 and _state(target.pid, tid) != "D"):
             return NO_WAIT
         return call, 0, resources.meet(target.pid, descriptors, call, arguments)
 
@@ -67,7 +67,12 @@ def _system_call(pid: int, tid: int) -> tuple[int, list[int]]:
 
 def _runs(pid: int, tid: int) -> bool:
     """Whether a thread has a core or waits for one; of one that has ended, too."""
+    return _state(pid, tid) in "RZX"
+
+
+def _state(pid: int, tid: int) -> str:
+    """The letter of /proc; that of a dead one where it is gone."""
     try:
-        return stat.fields(Path(f"/proc/{pid}/task/{tid}/stat").read_bytes())[stat.STATE] in "RZX"
+        return stat.fields(Path(f"/proc/{pid}/task/{tid}/stat").read_bytes())[stat.STATE]
     except (OSError, IndexError):
-        return True
+        return "X"

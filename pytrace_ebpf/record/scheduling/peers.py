@@ -1,13 +1,18 @@
 """Which process of this host is at the other end of a connection or a pipe that was waited for: looked for beside the recording, and seldom.
 
-What ends sooner than somebody looks stays unknown, and so does what is in another network namespace.
+What ends sooner than somebody looks stays unknown.
 """
 
+import fcntl
+import ipaddress
+import os
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,10 +20,13 @@ import numpy as np
 from pytrace_ebpf.errors import TargetError
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.process.holders import command, holders
+from pytrace_ebpf.record.process.matching import processes
 from pytrace_ebpf.record.process.opened import Descriptors
 from pytrace_ebpf.record.process.pinned import Pinned
 
 _MOST = 4096  # that are looked for at a time
+_MOST_NETWORKS = 256
+_GET_OWNER = 0xB701  # NS_GET_USERNS of linux/nsfs.h
 _FIRST_S, _SEARCH_S = 0.2, 0.5
 _SHARE = 0.02  # of a core, at most, for looking: a user may have very many sockets
 
@@ -97,19 +105,59 @@ class _Networks:
 
     def other(self, row: Row) -> str:
         """The link of the socket at the other end of a connection; empty where it is not there."""
+        ends, pid = (row["name"], row["local_name"]), row["pid"]
         with suppress(OSError, TargetError, ValueError):
-            pid = row["pid"]
             if pid not in self._network_of:
                 process = Pinned(int(pid))
-                network = process.link("ns/net")
-                self._network_of[pid] = network
-                if network not in self._by_network and time.thread_time() < self._until_s:
-                    self._by_network[network] = Descriptors(process, process.memory).connections()
-            return self._by_network.get(self._network_of[pid], {}).get((row["name"], row["local_name"]), "")
+                self._network_of[pid] = process.link("ns/net")
+                self._read(self._network_of[pid], process)
+            found = self._by_network.get(self._network_of[pid], {}).get(ends, "")
+            return found if found or _ip(row["name"]).is_loopback else self._elsewhere.get(ends, "")
         return ""
+
+    def _read(self, network: str, process: Pinned) -> None:
+        if network not in self._by_network and time.thread_time() < self._until_s:
+            self._by_network[network] = Descriptors(process, process.memory).connections()
+
+    @cached_property
+    def _elsewhere(self) -> Mapping[tuple[str, str], str]:
+        """Of all networks of this host that root has made, as those of containers: a connection that several have is nobody's."""
+        looked_at = set(self._by_network)
+        for pid in reversed(processes()):
+            if time.thread_time() > self._until_s or len(looked_at) >= _MOST_NETWORKS:
+                break
+            with suppress(OSError, TargetError, ValueError):
+                network = str(Path(f"/proc/{pid}/ns/net").readlink())
+                if network not in looked_at:
+                    looked_at.add(network)
+                    process = Pinned(pid)
+                    if process.link("ns/net") == network and _is_of_root(process):
+                        self._read(network, process)
+        found: dict[tuple[str, str], str] = {}
+        for connections in self._by_network.values():
+            for ends, link in connections.items():
+                found[ends] = "" if ends in found else link
+        return found
+
+
+def _is_of_root(process: Pinned) -> bool:
+    """Whether the network of a process belongs to this one's own user namespace: what is in that of a user's he has made up as he likes."""
+    network = process.open("ns/net")
+    try:
+        owner = fcntl.ioctl(network, _GET_OWNER)
+        with os.fdopen(owner):
+            return os.fstat(owner).st_ino == Path("/proc/self/ns/user").stat().st_ino
+    finally:
+        os.close(network)
+
+
+def _ip(name: str) -> "ipaddress.IPv4Address | ipaddress.IPv6Address":
+    """Of address:port. Raises ValueError."""
+    return ipaddress.ip_address(name.rpartition(":")[0].strip("[]"))
 
 
 def _is_near(name: str, local_name: str) -> bool:
-    """Whether an address (with its port) may be one of this host's own."""
-    address = name.rpartition(":")[0]
-    return address.startswith("127.") or address in ("[::1]", local_name.rpartition(":")[0])
+    """Whether an address (with its port) may be one of this host's own, or of a network that is only within it."""
+    with suppress(ValueError):
+        return _ip(name).is_private or name.rpartition(":")[0] == local_name.rpartition(":")[0]
+    return False

@@ -34,6 +34,7 @@ _INTERVAL_S = 0.1  # news of children come at once by an alert; each tick costs 
 _CALM_INTERVAL_S, _FEW = 1.0, 20_000  # at last, where no thread begins or ends, and fewer rows come than this each time: the ring holds 300,000
 _EXTERNAL = 4 << 20  # bytes, for 130,000 switches of other programs between two looks at them
 _PROGRAMS = 16  # pages, for 63 of them: whoever starts more at once has some whose arguments are read from /proc
+_FEW_NAMES = 1_000  # of what is waited for: their ring holds 15,000
 _FEW_PAGES = 256  # of Lives: some 18,000 rows, one for each thread that begins or ends
 _STARTING_INTERVAL_S = 0.005  # while a Python is about to make its GIL, which may be contended 20 ms later
 _ALL = {**resources.RINGS, "external_switches": _EXTERNAL}
@@ -78,13 +79,15 @@ class SchedProbes(Scheduling):
         self._began.drain(self._learn)
         self._holders.take_in(columns)
         self._added -= set(columns["pid"][(columns["kind"] == SchedKind.EXIT) & (columns["pid"] == columns["tid"])].tolist())
-        calm = len(columns["kind"]) < _FEW and not np.isin(columns["kind"], _BEGIN_OR_END).any()
+        names = self._resources.drain()
+        few = len(columns["kind"]) < _FEW and sum(len(each["resource_id"]) for each in names) < _FEW_NAMES
+        calm = few and not np.isin(columns["kind"], _BEGIN_OR_END).any()
         if self._holders.awaits_any:
             self.interval_s = _STARTING_INTERVAL_S
         else:
             self.interval_s = min(2 * self.interval_s, _CALM_INTERVAL_S) if calm else _INTERVAL_S
         external = self._external.drain(_external)
-        return {"sched": [columns], "external_switches": [external] if len(external["ts"]) else [], "resources": self._resources.drain()}
+        return {"sched": [columns], "external_switches": [external] if len(external["ts"]) else [], "resources": names}
 
     def losses(self) -> np.ndarray:
         """Cumulative counts per loss class, int64."""

@@ -98,12 +98,16 @@ def _threads(snapshot: Snapshot, choice: Choice) -> Rows:
     return out
 
 
+def _wait_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["kind"], row["syscall"], row["resource"], row["func_id"]
+
+
 def _waits(snapshot: Snapshot, choice: Choice) -> Rows:
     mine, by = of_choice(snapshot.waits, choice), thread_names(snapshot)
-    rows = _added(mine, lambda row: (row["kind"], row["syscall"], row["func_id"]), ("wait_ns", "queue_ns", _IDLE, "samples"))
+    rows = _added(mine, _wait_of, ("wait_ns", "queue_ns", _IDLE, "samples"))
     enders: dict[tuple[Any, ...], dict[int, int]] = {}
     for row in mine:
-        of = enders.setdefault((row["kind"], row["syscall"], row["func_id"]), {})
+        of = enders.setdefault(_wait_of(row), {})
         if row["by_tid"]:
             of[row["by_tid"]] = of.get(row["by_tid"], 0) + row["wait_ns"] + row["queue_ns"]
     out = []
@@ -117,7 +121,7 @@ def _waits(snapshot: Snapshot, choice: Choice) -> Rows:
         out.append(row | times | {
             "kind": kind, "name": name, "place": (file, first_line), "all_ns": row["wait_ns"] + row["queue_ns"],
             "work_ns": max(0, row["wait_ns"] + row["queue_ns"] - row[_IDLE]), "by": ender,
-            "text": f"{kind} {row['syscall']} {name} {module} {file} {ender}",
+            "text": f"{kind} {row['syscall']} {row['resource']} {name} {module} {file} {ender}",
         })  # fmt: skip
     return [row for row in out if row["all_ns"]]
 

@@ -41,7 +41,7 @@ class Lines:
                 (title + mark if sorted_by else title)[-cells:] if cell_len(title) < cells else (title[: cells - 1] + mark if sorted_by else title)
             )
             out.append(shown.ljust(cells) if title in _LEFT else shown.rjust(cells), "bold underline" if sorted_by else "bold").append(" ")
-        name = {"threads": "thread, and where it is", "waits": "waits in, and what ends it"}.get(self._choice.view, self._choice.view[:-1])
+        name = {"threads": "thread, and where it is", "waits": "waits in, for or until"}.get(self._choice.view, self._choice.view[:-1])
         sorted_by = self._choice.sort == "name"
         out.append(" " + name + (mark if sorted_by else ""), "bold underline" if sorted_by else "bold")
         return _exactly(out, self._width)
@@ -96,8 +96,9 @@ class Lines:
         return out.append("  ").append_text(self.name_and_place({"name": row["function"], "place": row["place"]}, left)) if left > 8 else out
 
     def wait(self, row: dict[str, Any], room: int) -> Text:
-        """The function that waits, and who ends that."""
+        """The function that waits, and what for or, where that is not known, who ends it."""
         by = f"  by {text.clean(row['by'])}" if row["by"] else ""
+        by = f"  for {text.clean(row['resource'])}" if row["resource"] else by
         by = by if cell_len(by) + 8 < room else ""
         out = self.name_and_place(row, room - cell_len(by))
         return out.append(by, "dim")

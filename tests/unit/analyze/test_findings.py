@@ -16,7 +16,7 @@ MS = 1_000_000
 READ, RECVFROM, ACCEPT, FSYNC, WAIT4, EPOLL_WAIT, NONE = 0, 45, 43, 74, 61, 232, -1
 LIBRARY = "/usr/lib/python3.11"
 MAIN, HANDLE, ASK, HELD, OTHER = range(5)
-RECV, GET, PUT, LOOK_UP, RUN, ONCE, SELECT, FIND, WORKER, SHAKE, SERVE, START = range(5, 17)
+RECV, GET, PUT, LOOK_UP, RUN, ONCE, SELECT, FIND, WORKER, SHAKE, SERVE, START, RESULT, ITEM = range(5, 19)
 FUNCTIONS = [
     (MAIN, "/app/shop.py", "main", "main", 100, "shop"),
     (HANDLE, "/app/shop.py", "handle", "handle", 10, "shop"),
@@ -35,6 +35,8 @@ FUNCTIONS = [
     (SHAKE, f"{LIBRARY}/ssl.py", "do_handshake", "SSLSocket.do_handshake", 1379, "ssl"),
     (SERVE, f"{LIBRARY}/socketserver.py", "process_request_thread", "ThreadingMixIn.process_request_thread", 691, "socketserver"),
     (START, f"{LIBRARY}/threading.py", "start", "Thread.start", 938, "threading"),
+    (RESULT, f"{LIBRARY}/concurrent/futures/_base.py", "result", "Future.result", 428, "concurrent.futures._base"),
+    (ITEM, f"{LIBRARY}/concurrent/futures/thread.py", "run", "_WorkItem.run", 53, "concurrent.futures.thread"),
 ]
 DATABASE, CLIENT, FILE, NAMES = 1, 2, 3, 4
 RESOURCES = [
@@ -53,13 +55,14 @@ def thread(tid: int, *first: int) -> Script:
     return script
 
 
-def traced(path: Path, *scripts: Script, functions: Sequence[Row] = FUNCTIONS) -> Any:
+def traced(path: Path, *scripts: Script, functions: Sequence[Row] = FUNCTIONS, **more: Any) -> Any:
     for script in scripts:
         while script.stack:
             script.leave()
     events, sched = (sorted((row for each in scripts for row in getattr(each, name)), key=lambda row: row[0]) for name in ("events", "sched"))
     end = max(script.now for script in scripts) + MS
-    return pytrace_ebpf.open(write_trace(path / "trace", events=events, sched=sched, functions=functions, resources=RESOURCES, end_ns=end))
+    rows = {"events": events, "sched": sched, "functions": functions, "resources": RESOURCES, "end_ns": end}
+    return pytrace_ebpf.open(write_trace(path / "trace", **rows | more))
 
 
 def peer() -> Sequence[Script]:
@@ -192,6 +195,18 @@ def computes() -> Sequence[Script]:
     return [thread(7, MAIN, HANDLE).run(40 * MS), thread(8, WORKER).wait(40 * MS, syscall=FUTEX, address=0x9100, waker=7)]
 
 
+def results(waiting: int = 3, idle_ms: int = 0) -> Sequence[Script]:
+    """A pool of one thread, and those that wait for what it does, one piece after the other; before each it may have nothing to do."""
+    has, waits = thread(99, WORKER), [thread(tid, MAIN, HANDLE) for tid in range(8, 8 + waiting)]
+    for _ in range(4):
+        for each in waits:
+            if idle_ms:
+                has.wait(idle_ms * MS, syscall=FUTEX, address=0x9100, waker=each.tid)
+            has.enter(ITEM).enter(ASK).wait(10 * MS, syscall=RECVFROM, resource=DATABASE).leave().run(MS).leave()
+            each.enter(RESULT).wait(has.now - each.now, syscall=FUTEX, address=0x9200, waker=99).leave()
+    return [has, *waits]
+
+
 def imports() -> Sequence[Script]:
     return [thread(7, MAIN, HANDLE).enter(FIND).run(40 * MS)]
 
@@ -212,6 +227,7 @@ PLANTED: dict[str, tuple[Callable[[], Sequence[Script]], str, str]] = {
     "memory": (faults, "handle", "for memory to be read in (page faults)."),
     "queue": (pool, "handle", "in `Queue.get`: 2 times, 40.0ms each."),
     "queue: full": (full, "handle", "waits 81 % of the time, 17.0ms, in `Queue.put`, which `audit` (shop.py:30) ends."),
+    "thread-pool": (results, "handle", ", in `Future.result`: 12 times, 30.3ms each. The pool's 1 thread always has work, mostly in `ask` (shop.py:20)."),
     "cores": (crowded, "handle", "Threads wait 90 % of the time, 81.0ms, for a core, all of it in `handle` (shop.py:10): other programs have them."),
     "computes": (computes, "handle", "`handle` (shop.py:10) computes 100 % of the time, 40.0ms."),
     "imports": (imports, "handle", "Imports compute 100 % of the time, 40.0ms, all of it in `handle` (shop.py:10)."),
@@ -228,6 +244,8 @@ ALIKE: dict[str, tuple[str, Callable[[], Sequence[Script]], str]] = {
     "a thread of its own that sleeps between its rounds keeps nobody": ("sleep", asleep_beside, "computes"),
     "a worker at its queue waits for work": ("queue", fed, "computes"),
     "who starts a thread has nothing to do until that runs": ("queue", starts, "computes"),
+    "a pool that is given one piece at a time has threads enough": ("thread-pool", lambda: results(1, idle_ms=1), "queue"),
+    "a pool that is idle before each piece has threads enough": ("thread-pool", lambda: results(3, idle_ms=1), "queue"),
     "an idle pool is no lock": ("lock", computes, "computes"),
 }  # fmt: skip
 

@@ -101,6 +101,7 @@ RESOURCES: list[Row] = [
 NAMED: dict[str, tuple[Sequence[int], int, int, str, str]] = {
     "a peer": ((MAIN, HANDLE, EVAL, RECV), 45, 51, "peer", "for postgres 10.0.0.5:5432 (recvfrom)."),
     "a read of which the stack says nothing": ((MAIN, HANDLE, READ), 0, 51, "peer", "for postgres 10.0.0.5:5432 (read)."),
+    "a page of memory": ((MAIN, HANDLE), -1, 0, "memory", "for memory to be read in (page faults)."),
     "a file": ((MAIN, HANDLE, READ), 0, 52, "file", "for /var/lib/app/log (read)."),
     "a file that goes to its disk": ((MAIN, HANDLE, FSYNC), 74, 52, "fsync", "for the disk to have /var/lib/app/log (fsync)."),
 }

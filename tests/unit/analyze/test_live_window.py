@@ -13,6 +13,7 @@ from pytrace_ebpf.trace.snapshot import OUTSIDE, TIMES, Snapshot, decode, encode
 from tests.unit.synthetic import FUTEX, GIL, NANOSLEEP, Row, table_of
 
 PERIOD, S = 10_000_000, 10**9
+RECVFROM, EPOLL_WAIT = 45, 232
 RUNS, SLEEPS = 0, 1  # states of tasks
 FUNCTIONS = [
     (0, "app.py", "main", "main", 1, "app", 0, "python"),
@@ -263,3 +264,28 @@ def test_a_function_whose_name_comes_later_is_nobody_and_a_wait_whose_frames_are
         | {"functions": table_of("functions", OWN)},
     )
     assert [said.partition(" sleeps ")[0] for said in seen.snapshot().findings] == ["`pay` (shop.py:6)"]
+
+
+def test_waits_say_what_is_behind_the_descriptor() -> None:
+    """Also of a wait that begins in a segment before; of several descriptors the one that was ready."""
+    seen = window()
+    named = [
+        (51, "tcp", "10.0.0.5:5432", "10.0.0.7:40000", False, 7, 4, 0, 0, 0, ""),
+        (52, "epoll", "", "", False, 7, 5, 0, 0, 0, ""),
+        (53, "tcp", "10.0.0.6:6379", "10.0.0.7:40001", False, 7, 6, 0, 0, 0, ""),
+    ]
+    first = [
+        sched(0, 7, SchedKind.SNAPSHOT),
+        (*sched(S // 10, 7, SchedKind.OUT, state=SLEEPS, syscall=EPOLL_WAIT), 52),
+        (*sched(S // 2, 7, SchedKind.WAKING), 53),
+        (*sched(S // 2, 7, SchedKind.IN), 0),
+        (*sched(S * 9 // 10, 7, SchedKind.OUT, state=SLEEPS, syscall=RECVFROM), 51),
+    ]
+    first[0] = (*first[0], 0)
+    tables = segment(first, [sample(S // 2 + 5, 7, 1, off=S * 4 // 10)], STACKS, first=True) | {"resources": table_of("resources", named)}
+    seen.take(0, S, tables)
+    later = [(*sched(S * 3 // 2, 7, SchedKind.WAKING), 0), (*sched(S * 3 // 2, 7, SchedKind.IN), 0)]
+    seen.take(S, 2 * S, segment(later, [sample(S * 3 // 2 + 5, 7, 1, off=S * 6 // 10)], STACKS))
+    rows = {(row["syscall"], row["resource"]): row["wait_ns"] // (S // 10) for row in seen.snapshot().waits}
+    assert rows == {("epoll_wait", "redis 10.0.0.6:6379"): 4, ("recvfrom", "postgres 10.0.0.5:5432"): 6}
+    assert any(", for postgres 10.0.0.5:5432 (" in each for each in seen.snapshot().findings), seen.snapshot().findings

@@ -7,6 +7,7 @@ import pytest
 
 from pytrace_ebpf.analyze.samples.by_wait import by_wait
 from pytrace_ebpf.cli.main import main
+from pytrace_ebpf.trace.states import SYSCALL_UNKNOWN
 from tests.unit.analyze.test_findings_of_samples import (
     BLOCKED,
     EVAL,
@@ -31,7 +32,7 @@ RECVFROM, FUTEX, EPOLL_WAIT = 45, 202, 232
 def samples() -> Samples:
     made = Samples()
 
-    def add(state: int, ms: int, times: int, path: tuple[int, ...], call: int = -1, resource: int = 0) -> None:
+    def add(state: int, ms: int, times: int, path: tuple[int, ...], call: int = SYSCALL_UNKNOWN, resource: int = 0) -> None:
         before = len(made.rows)
         made.add(7, state, ms, *path, times=times)
         made.rows[before:] = [(*row, None, call, resource) for row in made.rows[before:]]
@@ -44,6 +45,7 @@ def samples() -> Samples:
     add(GIL, 10, 7, (MAIN, HANDLE, EVAL), FUTEX)
     add(QUEUED, 10, 5, (MAIN,))
     add(BLOCKED, 100, 1, (START,))
+    add(BLOCKED, 30, 1, (MAIN,), -1)
     return made
 
 
@@ -60,6 +62,7 @@ def test_each_wait_is_in_one_row(tmp_path: Path) -> None:
         ("poll", "epoll_wait", None, -1, MAIN): (200, 2),
         ("other", None, None, -1, -1): (100, 1),
         ("gil", None, None, -1, HANDLE): (70, 7),
+        ("page-fault", None, None, -1, MAIN): (30, 1),
         ("run queue", None, None, -1, MAIN): (50, 5),
     }
     assert table["total_ns"].is_monotonic_decreasing

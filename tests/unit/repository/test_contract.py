@@ -22,7 +22,8 @@ from pytrace_ebpf.rebuild import states as rebuilt_states
 from pytrace_ebpf.record.agent import agent_library as agent
 from pytrace_ebpf.record.agent import arena
 from pytrace_ebpf.record.cost.budget import MOST_OUT
-from pytrace_ebpf.record.cpython import frames, lines, objects, parking
+from pytrace_ebpf.record.cpython import frames, lines, objects, parking, variables
+from pytrace_ebpf.record.cpython import values as values_read
 from pytrace_ebpf.record.cpython.gil import HolderPath
 from pytrace_ebpf.record.kernel.probe_sources import probes_directory
 from pytrace_ebpf.record.kernel.waiting_calls import ON_CHILD, ON_DESCRIPTOR, ON_EPOLL, ON_POLL, ON_SELECT
@@ -166,6 +167,7 @@ def test_the_numbers_of_the_library() -> None:
     assert {c[name] for name in ("NO_MEMORY", "STRANGE_KIND", "STRANGE_STATE")} == set(engine._ERRORS) and c["FINE"] == 0
     in_states = numbers(REBUILD / "states.c")
     assert (in_states["SYSCALL_UNKNOWN"], in_states["FUTEX"]) == (SYSCALL_UNKNOWN, parking.FUTEX)
+    assert numbers(PROBES / "events.h")["SYSCALL_UNKNOWN"] == SYSCALL_UNKNOWN
     assert numbers(PROBES / "events.h")["HOLDER_UNKNOWN"] == off_core.HOLDER_UNKNOWN
     assert [numbers(PROBES / "events.h")[name] for name in ("PAUSED", "OBJECT_LOCK", "OTHER_GIL")] == [PAUSED, OBJECT_LOCK, OTHER_GIL]
     (order,) = re.findall(r"order\[\] = \{(.*?)\n    \};", text(REBUILD / "calls.c"), re.DOTALL)
@@ -314,6 +316,23 @@ def test_the_agents_values() -> None:
     assert [c[f"VALUE_{name.upper()}"] for name in VALUE_STATUSES] == list(range(c["VALUE_STATUSES"]))
     assert [getattr(observed_rows, name.upper()) for name in VALUE_STATUSES] == list(range(len(VALUE_STATUSES)))
     assert 4 * c["VALUE_DATA"] == decoding._TEXT_ROOM and re.search(r"#define TEXT_ROOM \(4 \* VALUE_DATA\)", text(REBUILD / "values.c"))
+
+
+def test_the_objects_that_a_dump_reads_are_those_of_probes() -> None:
+    c = numbers(PROBES / "usdt_objects.h") | numbers(PROBES / "usdt_values.h") | numbers(PROBES / "events.h")
+    ours = {
+        "TENSOR_SIZES": values_read._TENSOR_SIZES,
+        "TENSOR_INLINE": values_read._TENSOR_INLINE,
+        "SET_SIZE": values_read._SET_SIZE,
+        "BYTES_START": values_read._BYTES_START,
+        "EXCEPTION_ARGUMENTS": values_read._EXCEPTION_ARGUMENTS,
+        "QUALNAME_BEFORE_KEYS": values_read._QUALNAME_BEFORE_KEYS,
+        "CELL_CONTENT": variables._CELL_CONTENT,
+        "TAKES_MORE": variables._TAKES_MORE,
+        "TAKES_MORE_KEYWORDS": variables._TAKES_MORE_KEYWORDS,
+    }
+    assert {name: c[name] for name in ours} == ours
+    assert c["VALUE_DATA"] == values_read.MOST
 
 
 def test_the_objects_that_probes_read() -> None:

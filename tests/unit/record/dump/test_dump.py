@@ -19,6 +19,7 @@ import pytest
 from rich.console import Console
 
 from pytrace_ebpf.cli import main
+from pytrace_ebpf.cli.dump import _primitive
 from pytrace_ebpf.record.dump.resources import Resources
 from pytrace_ebpf.record.process.pinned import Pinned
 from pytrace_ebpf.view.dump import dump, summary
@@ -145,6 +146,7 @@ def test_who_holds_the_gil_while_others_wait_for_it(interpreter: str, capsys: py
                 assert time.monotonic() < until_s
         finally:
             process.kill()
+    assert all(each["waits_on"]["holder"] == found["gil_holder"] for each in waiters)
     assert all(each["waits_for"] == "gil" and each["frames"][0]["function"] == "computes" for each in waiters)
     assert found["gil_holder"] in {each["tid"] for each in found["threads"]}
     # Its registers still hold the GIL's address, which pause() does not take.
@@ -199,11 +201,21 @@ def thread(tid: int, name: str, **more: Any) -> dict[str, Any]:
         {"function": "order", "file": "/srv/shop.py", "first_line": 8, "line": 9, "own": True},
     ]
     waits = {"state": "blocked", "waits_for": "poll", "syscall": "poll", "resources": ["postgres 10.0.0.5:5432"], "off_cpu_ns": 1_500_000_000}
+    waits |= {"primitive": None, "waits_on": None}
     return {"tid": tid, "name": name, **waits, "frames": frames} | more
 
 
-def shown(*threads: dict[str, Any], holder: int | None = None, whole: bool = False) -> str:
-    found = {"pid": 7, "command": "python shop.py", "python": "3.11.2", "gil_holder": holder, "threads": list(threads)}
+def shown(*threads: dict[str, Any], holder: int | None = None, whole: bool = False, **more: Any) -> str:
+    found = {
+        "pid": 7,
+        "command": "python shop.py",
+        "python": "3.11.2",
+        "gil_holder": holder,
+        "deadlocks": [],
+        "threads": list(threads),
+        "tasks": [],
+        "left_out": [],
+    } | more
     screen = Console(width=100, record=True, file=None, quiet=False, force_terminal=False)
     with screen.capture() as capture:
         screen.print(dump(found, 100, whole))
@@ -238,10 +250,68 @@ def test_threads_that_do_the_same_are_shown_once() -> None:
 
 def test_the_holder_of_the_gil_is_named_where_others_wait_for_it() -> None:
     waits = {"state": "gil_wait", "waits_for": "gil", "resources": []}
-    found = {"threads": [thread(1, "a", **waits), thread(2, "b", state="on_cpu", waits_for=None)], "gil_holder": 2}
-    assert summary(found) == "Of 2 threads 1 is waiting for the GIL and 1 is computing. b (2) holds the GIL."
-    assert summary(found | {"gil_holder": None}).endswith("1 is computing.")
-    assert summary({"threads": [thread(1, "a")], "gil_holder": None}) == "Its only thread is waiting in poll for postgres 10.0.0.5:5432."
+    holder = {"kind": "gil", "name": None, "address": None, "holder": 2}
+    found = {"threads": [thread(1, "a", **waits, waits_on=holder), thread(2, "b", state="on_cpu", waits_for=None)]}
+    assert summary(found) == "Of 2 threads 1 is waiting for the GIL, which b (2) has and 1 is computing."
+    found["threads"][0]["waits_on"] = None
+    assert summary(found) == "Of 2 threads 1 is waiting for the GIL and 1 is computing."
+    assert summary({"threads": [thread(1, "a")]}) == "Its only thread is waiting in poll for postgres 10.0.0.5:5432."
+
+
+def test_deadlocks_come_first_in_a_sentence_and_their_threads_next() -> None:
+    def waits(tid: int, name: str, holder: int, **more: Any) -> dict[str, Any]:
+        on = {"kind": "lock", "name": f"lock_{tid}", "address": tid, "holder": holder}
+        return thread(tid, name, waits_for="lock", syscall="futex", resources=[], waits_on=on | more, off_cpu_ns=None)
+
+    locked = [waits(2, "b", 3), waits(3, "c", 2, kind="thread"), waits(4, "d", 4)]
+    said = shown(thread(1, "a"), *locked, deadlocks=[[2, 3], [4]]).splitlines()
+    assert " ".join(" ".join(said[1:5]).split()).split(" Of ")[0] == (
+        "Deadlock: b (2), in order /srv/shop.py:9, waits for lock_2, which c (3) has; c (3), in order /srv/shop.py:9, waits for the end of b (2). "
+        "Deadlock: d (4), in order /srv/shop.py:9, waits for lock_4, which it has itself."
+    )
+    assert "d (4)  waiting for lock_4, which it has itself" in said
+    heads = [line.split()[0] for at, line in enumerate(said) if at and not said[at - 1]]
+    assert set(heads[:3]) == {"b", "c", "d"} and heads[3] == "a"
+
+
+def test_who_has_what_others_wait_for_comes_next_and_says_so() -> None:
+    on = {"kind": "rlock", "name": "self._lock", "address": 1, "holder": 9}
+    waiters = [thread(k, "w", waits_for="lock", syscall="futex", resources=[], waits_on=on, off_cpu_ns=10**9) for k in range(2, 5)]
+    said = shown(thread(1, "a"), *waiters, thread(9, "holds", off_cpu_ns=2 * 10**9)).splitlines()
+    first = said[said.index("") + 1]
+    assert first == "holds (9)  waiting in poll for postgres 10.0.0.5:5432, for 2.00s; has self._lock (3 wait for it)"
+    assert "w (2), w (3), w (4)  waiting for self._lock, which holds (9) has, for 1.00s" in said
+
+
+def task(name: str, **more: Any) -> dict[str, Any]:
+    frames = [{"function": "fetch", "file": "/srv/shop.py", "first_line": 1, "line": 3, "own": True}]
+    waits = {"thread": 1, "state": "waiting", "awaits": [], "awaits_more": 0, "primitive": "sleep"}
+    return {"name": name, **waits, "frames": frames} | more
+
+
+def test_tasks_that_do_the_same_are_shown_once() -> None:
+    others = [task("each", awaits=[f"Task-{k}"], primitive=None) for k in range(2)]
+    many = task("all", awaits=["a", "b", "c"], awaits_more=7, frames=[])
+    said = shown(thread(1, "a"), tasks=[*(task(f"Task-{k}") for k in range(6)), *others, many, task("runs", state="running")])
+    assert "Of 10 tasks 6 are awaiting sleep, 3 are awaiting other tasks and 1 is running." in said
+    assert "Task-0, Task-1, Task-2, Task-3, 2 more  tasks of the loop of a (1), awaiting sleep\n  > fetch  /srv/shop.py:3\n" in said
+    assert "each, each  tasks of the loop of a (1), awaiting other tasks\n" in said
+    assert "all  a task of the loop of a (1), awaiting a, b, c and 7 more\n    (no Python code)" in said
+    assert "runs  a task of the loop of a (1), running\n" in said
+
+
+def test_what_an_idle_thread_waits_through_is_named() -> None:
+    library, ends = "/usr/lib/python3.11", [("Thread.run", "threading.py"), ("Thread._bootstrap", "threading.py")]
+
+    def through(*frames: tuple[str, str]) -> str | None:
+        return _primitive([{"function": name, "file": f"{library}/{file}"} for name, file in (*frames, *ends)])
+
+    waits = ("Condition.wait", "threading.py")
+    assert through(waits, ("Event.wait", "threading.py")) == "Event.wait"
+    assert through(waits, ("Queue.get", "queue.py"), ("work", "../shop.py")) == "Queue.get"
+    assert through(("_worker", "concurrent/futures/thread.py")) == "ThreadPoolExecutor"
+    assert through(("Lock.acquire", "asyncio/locks.py"), ("_Mixin.__aenter__", "asyncio/locks.py"), ("own", "../shop.py")) == "Lock.acquire"
+    assert through(("read", "socket.py")) is None and through() is None
 
 
 def test_a_frame_whose_line_is_not_known_stands_beside_others() -> None:

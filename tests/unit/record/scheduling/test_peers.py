@@ -1,6 +1,7 @@
 """Who is at the other end: of a pipe and a connection to another process; nobody where it is this one's own; and no more than so many at a time."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -54,7 +55,7 @@ def test_who_has_the_other_end() -> None:
         ends = {"kind": "tcp", "name": f"{host}:{other}", "local_name": f"127.0.0.1:{port}"}
         rows = ({"inode": os.fstat(child.stdin.fileno()).st_ino}, {"inode": os.fstat(own).st_ino}, ends, ends | {"name": f"{host}:1"})
         asked = Peers()
-        asked.ask(columns(*rows, {"kind": "unix", "peer_pid": child.pid}, {"kind": "tcp", "name": "10.9.9.9:80", "local_name": "10.0.0.1:4000"}))
+        asked.ask(columns(*rows, {"kind": "unix", "peer_pid": child.pid}, {"kind": "tcp", "name": "192.0.1.9:80", "local_name": "10.0.0.1:4000"}))
         assert len(asked._wanted) == 5  # but for a connection to another host
         found = looked_for(asked)
         connection.close()
@@ -63,6 +64,35 @@ def test_who_has_the_other_end() -> None:
         os.close(end)
     assert {number: pid for number, (pid, _) in found.items()} == {1: child.pid, 3: child.pid, 5: child.pid}
     assert all(name.startswith("python") for _, name in found.values())
+
+
+ELSEWHERE = """
+import os, socket, subprocess, sys
+os.environ['PATH'] += ':/usr/sbin'
+for command in ("addr add 10.77.0.2/32 dev lo", "addr add 10.77.0.1/32 dev lo", "link set lo up"):
+    subprocess.run(["ip", *command.split()], check=True)
+server = socket.create_server(("10.77.0.2", 7001))
+client = socket.create_connection(("10.77.0.2", 7001), source_address=("10.77.0.1", 40001))
+accepted = server.accept()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+IP = shutil.which("ip") or (shutil.which("ip", path="/usr/sbin"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or IP is None, reason="makes networks")
+@pytest.mark.parametrize("of_user", [False, True])
+def test_who_is_in_another_network(of_user: bool) -> None:
+    """As in a container. What a user makes up in a network of his own is believed by nobody."""
+    command = ["unshare", "-Urn" if of_user else "-n", "/usr/bin/python3", "-c", ELSEWHERE]
+    there = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, user=65534 if of_user else None, cwd="/")
+    assert there.stdin and there.stdout and there.stdout.readline() == "ready\n"
+    asked = Peers()
+    asked.ask(columns({"kind": "tcp", "name": "10.77.0.2:7001", "local_name": "10.77.0.1:40001"}))
+    found = looked_for(asked)
+    there.stdin.close()
+    there.wait()
+    assert {number: pid for number, (pid, _) in found.items()} == ({} if of_user else {1: there.pid})
 
 
 def test_no_more_than_so_many_are_looked_for_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,8 +76,10 @@ def picture(seconds: float = 10, **more: Any) -> Snapshot:
             {"pid": 10, "tid": 11, "func_id": 1, "line": 17, **of(TIMES, (1, 0, 0, 0, 0)), "idle_ns": 0, "samples": 9},
         ],
         "waits": [
-            {"pid": 10, "tid": 12, "kind": "gil", "syscall": "futex", "func_id": 2, "by_tid": 11, "wait_ns": 6 * S, "queue_ns": 0, "idle_ns": 0, "samples": 60},
-            {"pid": 20, "tid": 20, "kind": "sleep", "syscall": "clock_nanosleep", "func_id": 3, "by_tid": 0, "wait_ns": 10 * S, "queue_ns": 0, "idle_ns": 10 * S, "samples": 2},
+            {"pid": 10, "tid": 12, "kind": "gil", "syscall": "futex", "resource": "", "func_id": 2, "by_tid": 11,
+             "wait_ns": 6 * S, "queue_ns": 0, "idle_ns": 0, "samples": 60},
+            {"pid": 20, "tid": 20, "kind": "sleep", "syscall": "clock_nanosleep", "resource": "", "func_id": 3, "by_tid": 0,
+             "wait_ns": 10 * S, "queue_ns": 0, "idle_ns": 10 * S, "samples": 2},
         ],
         "names": {1: ("serve", "app", "/srv/app.py", 10), 2: ("compute", "app", "/srv/app.py", 40), 3: ("wait", "idle", "/srv/idle.py", 3)},
     }  # fmt: skip
@@ -400,7 +402,7 @@ def test_help_and_colours_come_and_go_and_q_and_a_signal_quit() -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_names_are_neither_markup_nor_commands_of_a_terminal(size: tuple[int, int]) -> None:
     threads = [row | {"name": HOSTILE, "kind": row["kind"] and HOSTILE, "syscall": HOSTILE} for row in picture().threads]
-    waits = [row | {"kind": HOSTILE, "syscall": HOSTILE} for row in picture().waits]
+    waits = [row | {"kind": HOSTILE, "syscall": HOSTILE, "resource": HOSTILE} for row in picture().waits]
     forged = picture(
         threads=threads, waits=waits, names=dict.fromkeys((1, 2, 3), (HOSTILE, HOSTILE, HOSTILE, 1)),
         processes=[{"pid": 10, "command": HOSTILE, "python": HOSTILE, "ended": False}],

@@ -1,0 +1,230 @@
+"""What the objects of a process say of its threads: the locks that they wait for and who has them, variables of their frames, tasks of asyncio.
+
+Read in a process without rights (sandbox.py): every pointer is the target's to choose. What cannot be read, or not within the time for it, is left out.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pytrace_ebpf.record.cpython.frames import BudgetedMemory, SpentError, Walk, host_tids
+from pytrace_ebpf.record.cpython.layout import Layout
+from pytrace_ebpf.record.cpython.lines import place_of
+from pytrace_ebpf.record.cpython.locks import LOCK, Locks, Stack, Waited
+from pytrace_ebpf.record.cpython.tasks import Tasks
+from pytrace_ebpf.record.cpython.values import Value, Values
+from pytrace_ebpf.record.cpython.variables import Frames
+from pytrace_ebpf.record.parsing import sandbox
+from pytrace_ebpf.record.parsing.shape import decode, encode
+from pytrace_ebpf.record.process import asking
+from pytrace_ebpf.record.process.memory import MemoryFault
+from pytrace_ebpf.record.process.target import Target
+
+_BUDGET_S, _PATIENCE_S = 0.7, 10.0  # of processor time for each part; until the process that reads is given up
+_MOST_VALUES, _MOST_TASK_FRAMES = 50_000, 200_000
+_LOCKS, _TASKS, _VARIABLES = _PARTS = "locks", "tasks", "variables"
+_FRAME = struct.Struct("<QQ")
+MOST_FRAMES = 1024  # of a stack, as in samples
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable of a frame, and what is bound to it."""
+
+    name: str
+    is_argument: bool
+    value: Value
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a frame stands: its address, and its code as read_lines() wants it."""
+
+    frame: int
+    code: int
+    identity: int
+    position: int
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """As place_of() has it."""
+        return self.code, self.identity, self.position
+
+
+@dataclass(frozen=True)
+class FoundTask:
+    """A task of asyncio; `thread`: that of its loop, 0 where that is not known; `frames` innermost first, of one that runs the outermost alone."""
+
+    name: str
+    thread: int
+    awaits: list[str]
+    awaits_more: int
+    frames: list[Place]
+    variables: list[list[Variable]]  # by frame
+
+
+@dataclass(frozen=True)
+class Objects:
+    """What was found; holders are thread ids, 0 where there is none that is known. `variables` by thread, then by frame, innermost first.
+
+    `left_out`: sentences that say what was not looked for, or not all of it.
+    """
+
+    waits: dict[int, Waited] = field(default_factory=dict)
+    variables: dict[int, list[list[Variable]]] = field(default_factory=dict)
+    tasks: list[FoundTask] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """The same, with texts for thread ids."""
+
+    waits: dict[str, Waited]
+    variables: dict[str, list[list[Variable]]]
+    tasks: list[FoundTask]
+    spent: list[str]  # for what there was no more time
+
+
+def read_objects(target: Target, stacks: Mapping[int, Stack], waiting: Mapping[int, tuple[int, int]], variables: str | None) -> Objects:
+    """Look at the objects of threads with these stacks.
+
+    `waiting`: by thread the address that it waits at, and its position in its innermost frame; `variables`: "args" or "locals" where those of frames are wanted. Nothing is raised.
+    """
+    if target.layout is None or target.runtime is None:
+        return Objects()
+    lacks = []
+    if target.layout.code_stack is None:
+        lacks.append(f"Who has locks, and the tasks of asyncio, are not read from this Python{' without a GIL' if target.free_threaded else ''}.")
+    given = {
+        "pid": target.pid,
+        "layout": target.layout,
+        "runtime": target.runtime,
+        "tids": list(host_tids(target.pid).items()),
+        "stacks": [(tid, b"".join(_FRAME.pack(*each) for each in stack)) for tid, stack in stacks.items()],
+        "waiting": [(tid, *each) for tid, each in waiting.items()],
+        "variables": variables,
+    }
+    try:
+        found = asking.ask(sandbox.parsers, "objects", given, target.process, _Answer, _PATIENCE_S, "objects")
+    except ValueError:
+        return Objects(left_out=["What its threads and tasks hold could not be read."])
+    known = {str(tid): tid for tid in stacks}
+    return Objects(
+        {known[tid]: waited for tid, waited in found.waits.items() if tid in known},
+        {known[tid]: each for tid, each in found.variables.items() if tid in known},
+        [task for task in found.tasks if all(-(1 << 31) <= place.position < 1 << 31 for place in task.frames)],
+        lacks + [f"There was no time for all {what}." for what in _PARTS if what in found.spent],
+    )
+
+
+def walk_objects(given: dict[str, Any], files: list[int]) -> Any:
+    """What read_objects() asks for."""
+    look = _Look(given, files)
+    waits, tasks, variables = dict[str, Waited](), list[FoundTask](), dict[str, list[list[Variable]]]()
+    look.take(_LOCKS, lambda frames: look.find_waits(frames, waits))
+    look.take(_TASKS, lambda frames: look.find_tasks(frames, tasks))
+    if given["variables"]:
+        look.take(_VARIABLES, lambda frames: look.find_variables(frames, variables))
+    return encode(_Answer(waits, variables, tasks, look.spent))
+
+
+class _Look:
+    """One look at a process's objects, part by part: what has no time, or cannot be read, leaves the others as they are."""
+
+    def __init__(self, given: dict[str, Any], files: list[int]) -> None:
+        self._given, self._files, self._layout = given, files, decode(Layout, given["layout"])
+        self._stacks: dict[int, Stack] = {tid: list(_FRAME.iter_unpack(decode(bytes, stack))) for tid, stack in given["stacks"]}
+        self._known: dict[int, int] | None = None
+        self.spent = list[str]()
+
+    def take(self, what: str, find: Callable[[Frames], None]) -> None:
+        """Have a part found, in the time that it has."""
+        try:
+            find(Frames(BudgetedMemory(self._given, self._files, _BUDGET_S), self._layout))
+        except SpentError:
+            self.spent.append(what)
+        except (MemoryFault, struct.error):
+            pass
+
+    def find_waits(self, frames: Frames, into: dict[str, Waited]) -> None:
+        """What threads wait for, and which thread has it."""
+        if self._layout.code_stack is None:
+            return
+        locks, found = Locks(frames), dict[int, Waited]()
+        for tid, futex, _ in self._given["waiting"]:
+            if tid in self._stacks and (waited := locks.waited_for(self._stacks[tid], futex)):
+                found[tid] = waited
+        plain = {waited.address for waited in found.values() if waited.kind == LOCK}
+        held = locks.holders(plain, self._stacks) if plain else {}
+        for tid, waited in self._where_they_were(frames, found).items():
+            holder = held.get(waited.address, 0) if waited.kind == LOCK else self._tids().get(waited.holder, 0)
+            into[str(tid)] = replace(waited, holder=holder)
+
+    def _where_they_were(self, frames: Frames, found: Mapping[int, Waited]) -> dict[int, Waited]:
+        """Those of threads that still stand at the same instruction: of others the wait is over."""
+        kept = {}
+        for tid, _, position in self._given["waiting"]:
+            if tid in found:
+                with suppress(MemoryFault):
+                    if place_of(frames.memory, self._layout, *self._stacks[tid][0], {})[2] == position:
+                        kept[tid] = found[tid]
+        return kept
+
+    def find_tasks(self, frames: Frames, into: list[FoundTask]) -> None:
+        """Tasks of asyncio, with what is bound to variables of their frames."""
+        if self._layout.frame_suspended is None:
+            return
+        identities, bound, left = dict[int, int](), _Bound(frames, self._given["variables"]), _MOST_TASK_FRAMES
+        for task in Tasks(frames).all(self._given["runtime"]):
+            with suppress(MemoryFault):
+                places = [Place(frame, *place_of(frames.memory, self._layout, frame, code, identities)) for frame, code in task.frames]
+                thread = self._tids().get(task.loop, 0)
+                into.append(FoundTask(task.name, thread, task.awaits, task.awaits_more, places, bound.of(task.frames)))
+                left -= len(places)
+            if left < 0:
+                raise SpentError
+
+    def find_variables(self, frames: Frames, into: dict[str, list[list[Variable]]]) -> None:
+        """What is bound to variables of threads' frames."""
+        bound = _Bound(frames, self._given["variables"])
+        for tid, stack in self._stacks.items():
+            into[str(tid)] = bound.of(stack)
+
+    def _tids(self) -> dict[int, int]:
+        """Host thread ids by the identifiers that threading has for threads."""
+        if self._known is None:
+            memory, self._known = BudgetedMemory(self._given, self._files, _BUDGET_S), {}
+            walk, tids = Walk(memory, self._layout), dict(self._given["tids"])
+            for state in walk.thread_states(self._given["runtime"]):
+                with suppress(MemoryFault):
+                    if tid := walk.thread_id(state, tids):
+                        self._known[memory.u64(state + self._layout.thread_pthread)] = tid
+        return self._known
+
+
+class _Bound:
+    """Reads what is bound to variables, of so many in all."""
+
+    def __init__(self, frames: Frames, asked: str | None) -> None:
+        """`asked`: "args" for those of what functions were given alone, "locals" for all, None for none."""
+        self._frames, self._values, self._left = frames, Values(frames), _MOST_VALUES
+        self._is_asked, self._arguments = asked is not None, asked == "args"
+
+    def of(self, stack: Stack) -> list[list[Variable]]:
+        """By frame."""
+        return [self._frame(frame, code) for frame, code in stack] if self._is_asked else []
+
+    def _frame(self, frame: int, code: int) -> list[Variable]:
+        found = list[Variable]()
+        with suppress(MemoryFault):
+            given = self._frames.code(code).arguments
+            for name, value in self._frames.variables(frame, code):
+                if name in given or not self._arguments:
+                    if not self._left:
+                        raise SpentError
+                    self._left -= 1
+                    found.append(Variable(self._frames.name(name), name in given, self._values.describe(value)))
+        return found
