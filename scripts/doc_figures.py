@@ -37,7 +37,7 @@ SHOWN: dict[str, dict[str, str]] = {
         "In Python, and as JSON": CODE,
     },
     "docs/diagnosis.md": {"": CODE},
-    "docs/dump.md": {"Arguments and variables": CODE, "How sure": CODE},
+    "docs/dump.md": {"": ONCE, "Arguments and variables": CODE, "How sure": CODE},
     "docs/diff.md": {"A test suite against its last state": CODE},
     "docs/experiments.md": {"The report": "pytrace-ebpf experiment, as the page begins"},
     "docs/exports.md": {"": CODE},
