@@ -44,7 +44,10 @@ SHOWN: dict[str, dict[str, str]] = {
     "docs/faults.md": {"*": "make test-faults"},
     "docs/findings.md": {"*": "make experiments"},
     "docs/flight-recorder.md": {"*": CODE},
-    "docs/service.md": {"*": "scripts/service/run.py --page docs/service.md"},
+    "docs/service.md": {
+        "*": "scripts/service/run.py --page docs/service.md",
+        "What recording costs there": "scripts/service/cost.py --rounds 7 --seconds 4",
+    },
     "docs/format.md": {"*": "make docs"},
     "docs/how-it-works.md": {
         "": CHECK,
