@@ -44,6 +44,7 @@ SHOWN: dict[str, dict[str, str]] = {
     "docs/faults.md": {"*": "make test-faults"},
     "docs/findings.md": {"*": "make experiments"},
     "docs/flight-recorder.md": {"*": CODE},
+    "docs/service.md": {"*": "scripts/service/run.py --page docs/service.md"},
     "docs/format.md": {"*": "make docs"},
     "docs/how-it-works.md": {
         "": CHECK,
