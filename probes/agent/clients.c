@@ -20,6 +20,7 @@
 struct asked {
     char text[STATEMENT_BYTES + 1];
     struct written out;
+    const void *object;
     bool cut, unread;
 };
 
@@ -175,6 +176,8 @@ static bool read_arguments(struct asked *asked, const struct client *client, con
             put_headers(asked, argument, true);
         else if (client->kind == SPAN)
             put_span(asked, argument);
+        else if (client->kind == OBJECT)
+            asked->object = argument;
         else
             put_asked(asked, argument, client->kind, i + 1 == client->arguments);
     }
@@ -187,6 +190,7 @@ void write_statement(struct writer *w, const struct function_entry *function, co
     bool is_context = client->kind == HEADERS || client->kind == SPAN;
     struct asked asked;
     asked.out = (struct written){.text = asked.text};
+    asked.object = NULL;
     asked.cut = asked.unread = false;
     asked.text[0] = 0;
     if (!objects_known)
@@ -208,7 +212,8 @@ void write_statement(struct writer *w, const struct function_entry *function, co
     value->what = VALUE_STATEMENT;
     value->kind = VALUE_TEXT;
     value->status = asked.unread ? VALUE_UNREAD : cut ? VALUE_CUT : VALUE_COMPLETE;
-    value->length = value->size = size;
+    value->size = size;
+    value->length = client->kind == OBJECT ? (int64_t)(uintptr_t)asked.object : (int64_t)size;
     memcpy(value->data, asked.text, size);
     values_written(w, 1);
 }

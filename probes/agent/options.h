@@ -20,7 +20,7 @@
  *     lines_of=PATTERN        of these functions alone, any number of times; none = of all
  *     opcodes_of=PATTERN      likewise of instructions
  *     client=KIND ARGUMENTS MODULE.QUALNAME   of this function what it is asked for is written too, by these arguments (names with commas between them, -
- *                             for none), which are read as KIND says (statements.h, HEADERS or SPAN), any number of times
+ *                             for none), which are read as KIND says (statements.h, HEADERS, SPAN or OBJECT), any number of times
  *     raw_statements=0|1      with all literals
  *     redact=PATTERN          of arguments of this name, and of what functions of this name return, only the type, any number of times
  *
@@ -36,6 +36,7 @@
 #define MAX_PATTERNS 256
 #define HEADERS 'h' /* of a client: no statement but the trace context of a request, in headers */
 #define SPAN 'x'    /* the same, of a span of OpenTelemetry's */
+#define OBJECT 'o'  /* no statement but which object it is that the function is called of, such as a pool: its address */
 #define MOST_ARGUMENTS 2
 
 /* A function of a client library. */

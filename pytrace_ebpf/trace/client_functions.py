@@ -7,16 +7,32 @@ psycopg2.extras call them.
 from dataclasses import dataclass
 
 # How a statement is read: probes/agent/statements.h and options.h.
-SQL, POSTGRES, MYSQL, URL, COMMAND, WORD, HEADERS, SPAN, NAME_ALONE = "s", "p", "m", "u", "c", "n", "h", "x", "f"
+SQL, POSTGRES, MYSQL, URL, COMMAND, WORD, HEADERS, SPAN, NAME_ALONE, OBJECT = "s", "p", "m", "u", "c", "n", "h", "x", "f", "o"
 CONTEXTS = (HEADERS, SPAN)
+_POOLS = {
+    "asyncpg.pool": "asyncpg pool",
+    "psycopg_pool": "psycopg pool",
+    "redis.asyncio.connection": "redis pool",
+    "redis.connection": "redis pool",
+    "sqlalchemy.pool": "SQLAlchemy pool",
+    "sqlalchemy.util.queue": "SQLAlchemy pool",
+    "urllib3.connectionpool": "urllib3 pool",
+}
+"""By module, with what is in it, of which library's pool it is that waits there."""
+
+
+def pool_of(module: str) -> str | None:
+    """The pool that a function of this module waits for; None for none."""
+    return next((name for of, name in _POOLS.items() if module == of or module.startswith(f"{of}.")), None)
 
 
 @dataclass(frozen=True)
 class ClientFunction:
     """One function.
 
-    how        how its statement is read; NAME_ALONE: it is the function's own name
+    how        how its statement is read; NAME_ALONE: it is the function's own name; OBJECT: the same, and of which pool it is called
     arguments  in which it stands, by name: of URL the method's and the URL's
+    gives_back to a pool what another of its functions took
     """
 
     library: str
@@ -24,11 +40,17 @@ class ClientFunction:
     arguments: tuple[str, ...]
     module: str
     qualname: str
+    gives_back: bool = False
 
     @property
     def option(self) -> str:
         """As the agent's options have it."""
         return f"{self.how} {','.join(self.arguments) or '-'} {self.module}.{self.qualname}"
+
+
+def _pool(library: str, module: str, takes: str, gives: str) -> tuple[ClientFunction, ...]:
+    """Lines of a class of pools: CLASS.NAME of what takes and of what gives back."""
+    return (ClientFunction(library, OBJECT, ("self",), module, takes), ClientFunction(library, OBJECT, ("self",), module, gives, gives_back=True))
 
 
 def _of(library: str, how: str, arguments: str, *functions: str) -> tuple[ClientFunction, ...]:
@@ -62,10 +84,11 @@ FUNCTIONS = (
         "psycopg._server_cursor:ServerCursor.execute",
         "psycopg._server_cursor_async:AsyncServerCursor.execute",
     ),
-    *_of("psycopg pool", NAME_ALONE, "", "psycopg_pool.pool:ConnectionPool.getconn", "psycopg_pool.pool_async:AsyncConnectionPool.getconn"),
+    *_pool("psycopg pool", "psycopg_pool.pool", "ConnectionPool.getconn", "ConnectionPool.putconn"),
+    *_pool("psycopg pool", "psycopg_pool.pool_async", "AsyncConnectionPool.getconn", "AsyncConnectionPool.putconn"),
     *_of("asyncpg", POSTGRES, "query", "asyncpg.connection:Connection.execute,fetch,fetchrow,fetchval,fetchmany"),
     *_of("asyncpg", POSTGRES, "command", "asyncpg.connection:Connection.executemany"),
-    *_of("asyncpg pool", NAME_ALONE, "", "asyncpg.pool:Pool._acquire"),
+    *_pool("asyncpg pool", "asyncpg.pool", "Pool._acquire", "Pool.release"),
     *_of("pymysql", MYSQL, "query", "pymysql.cursors:Cursor.execute,executemany"),
     *_of("mysqlclient", MYSQL, "query", "MySQLdb.cursors:BaseCursor.execute,executemany"),
     *_of(
@@ -75,17 +98,12 @@ FUNCTIONS = (
         "sqlalchemy.engine.default:DefaultDialect.do_execute,do_executemany,do_execute_no_params",
         "sqlalchemy.dialects.postgresql.psycopg2:PGDialect_psycopg2.do_executemany",
     ),
-    *_of("SQLAlchemy pool", NAME_ALONE, "", "sqlalchemy.pool.impl:QueuePool._do_get"),
+    *_pool("SQLAlchemy pool", "sqlalchemy.pool.impl", "QueuePool._do_get", "QueuePool._do_return_conn"),
     *_of("Django", SQL, "sql", "django.db.backends.utils:CursorWrapper.execute,executemany"),
     *_of("redis", WORD, "args", "redis.client:Redis.execute_command", "redis.asyncio.client:Redis.execute_command"),
     *_of("redis", NAME_ALONE, "", "redis.client:Pipeline.execute", "redis.asyncio.client:Pipeline.execute"),
-    *_of(
-        "redis pool",
-        NAME_ALONE,
-        "",
-        "redis.connection:BlockingConnectionPool.get_connection",
-        "redis.asyncio.connection:BlockingConnectionPool.get_connection",
-    ),
+    *_pool("redis pool", "redis.connection", "BlockingConnectionPool.get_connection", "BlockingConnectionPool.release"),
+    *_pool("redis pool", "redis.asyncio.connection", "BlockingConnectionPool.get_connection", "BlockingConnectionPool.release"),
     *_of(
         "pymongo",
         WORD,

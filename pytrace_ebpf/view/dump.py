@@ -17,6 +17,7 @@ _LONGEST_VALUE = 60  # characters
 _ORDER = ("on_cpu", "running", "runq_wait", "gil_wait", "blocked", "waiting")
 _RUNNING = {"on_cpu": "computing", "runq_wait": "waiting for a core"}
 _WAITING = {"lock": "waiting for a lock", "sleep": "sleeping", "wait-child": "waiting for", "other": "blocked"}
+_ITSELF = "which it has itself"
 _POOL = "ThreadPoolExecutor"
 
 One = Mapping[str, Any]  # a thread, or a task
@@ -31,10 +32,16 @@ def dump(found: Mapping[str, Any], width: int, whole: bool = False) -> Group:
     if tasks:
         parts.append(Text(_summary("task", [_kind(each) for each in tasks])))
     parts += [Text(text.clean(each), "dim") for each in found["left_out"]]
-    stuck = {tid for cycle in found["deadlocks"] for tid in cycle}
-    for same in _together(threads, lambda thread: (thread["tid"] not in stuck, doing(thread, names))):
-        parts += [Text(), *_alike([_called(each["name"], each["tid"]) for each in same], same, doing(same[0], names), width, whole)]
-    for same in _together(tasks, lambda task: (False, _kind(task))):
+    stuck, held = {tid for cycle in found["deadlocks"] for tid in cycle}, _held(threads)
+
+    def thread_does(thread: One) -> tuple[int, str, str]:
+        rank = 0 if thread["tid"] in stuck else 1 if thread["tid"] in held else 2
+        return rank, doing(thread, names), held.get(thread["tid"], "")
+
+    for same in _together(threads, thread_does):
+        _, does, has = thread_does(same[0])
+        parts += [Text(), *_alike([_called(each["name"], each["tid"]) for each in same], same, does, width, whole, has)]
+    for same in _together(tasks, lambda task: (0, _kind(task), "")):
         parts += [Text(), *_alike([text.clean(each["name"]) for each in same], same, _of_tasks(same, names), width, whole)]
     counted = plural(len(threads), "thread") + (f", {plural(len(tasks), 'task')}" if tasks else "")
     head = f"{found['command']}   Python {found['python'] or '(version not known)'}   pid {found['pid']}   {counted}"
@@ -50,7 +57,7 @@ def deadlocks(found: Mapping[str, Any]) -> list[str]:
         for tid in cycle:
             own = next((frame for frame in by_tid[tid]["frames"] if frame["own"]), None)
             where = f", in {text.clean(own['function'])} {text.clean(own['file'])}:{own['line'] or own['first_line']}," if own else ""
-            alone = "which it has itself" if len(cycle) == 1 else None
+            alone = _ITSELF if len(cycle) == 1 else None
             parts.append(f"{names[tid]}{where} waits for {_object(by_tid[tid]['waits_on'], names, alone)}")
         said.append(f"Deadlock: {'; '.join(parts)}.")
     left = len(found["deadlocks"]) - len(said)
@@ -84,7 +91,7 @@ def doing(thread: One, names: Mapping[int, str]) -> str:
     if kind == "gil":
         return "waiting for the GIL" + (f", which {names[waits['holder']]} has" if waits and waits["holder"] in names else "")
     if waits and (waits["holder"] or waits["kind"] == "import"):
-        return f"waiting for {_object(waits, names)}"
+        return f"waiting for {_object(waits, names, _ITSELF if waits['holder'] == thread['tid'] else None)}"
     if kind == "lock" and thread["primitive"]:
         return "waiting for work" if thread["primitive"] == _POOL else f"waiting in {text.clean(thread['primitive'])}"
     if waits and waits["name"]:
@@ -133,10 +140,23 @@ def _names(threads: Iterable[One]) -> dict[int, str]:
     return {each["tid"]: _called(each["name"], each["tid"]) for each in threads}
 
 
-def _together(some: Iterable[One], what: Callable[[One], tuple[bool, str]]) -> Iterator[list[One]]:
-    """Those that do the same at the same place; first those of a deadlock, those that run, or that have code of the program's own on their stack.
+def _held(threads: Iterable[One]) -> dict[int, str]:
+    """By thread which locks it has that others wait for: "; has self._lock (5 wait for it)"."""
+    counts: dict[int, Counter[str]] = {}
+    for each in threads:
+        on = each["waits_on"]
+        if on and on["kind"] in ("lock", "rlock") and on["holder"] not in (None, each["tid"]):
+            counts.setdefault(on["holder"], Counter())[on["name"] or "a lock"] += 1
+    return {
+        tid: "; has " + _listed([f"{text.clean(name)} ({n:,} wait{'s' if n == 1 else ''} for it)" for name, n in of.most_common(_MOST_RESOURCES)])
+        for tid, of in counts.items()
+    }
 
-    `what`: what one does, and before that whether it comes later than others.
+
+def _together(some: Iterable[One], what: Callable[[One], tuple[int, str, str]]) -> Iterator[list[One]]:
+    """Those that do the same at the same place; first those of a deadlock, then who has what others wait for, those that run, or have own code.
+
+    `what`: the lesser the earlier; then what one does, and has.
     """
 
     def key(one: One) -> tuple[Any, ...]:
@@ -144,19 +164,19 @@ def _together(some: Iterable[One], what: Callable[[One], tuple[bool, str]]) -> I
             (frame["file"], frame["function"], frame["line"] or 0, tuple(map(variable, frame.get("variables") or ()))) for frame in one["frames"]
         )
         own = any(frame["own"] for frame in one["frames"])
-        later, does = what(one)
-        return later, not frames, not own, _ORDER.index(one["state"]), frames, does, one.get("thread") or 0
+        rank, *does = what(one)
+        return rank, not frames, not own, _ORDER.index(one["state"]), frames, does, one.get("thread") or 0
 
     for _, same in groupby(sorted(some, key=key), key):
         yield list(same)
 
 
-def _alike(named: Sequence[str], same: Sequence[One], what: str, width: int, whole: bool) -> Iterator[Text]:
+def _alike(named: Sequence[str], same: Sequence[One], what: str, width: int, whole: bool, has: str = "") -> Iterator[Text]:
     more = len(named) - _MOST_NAMES
     names = ", ".join(named if whole or more <= 0 else [*named[:_MOST_NAMES], f"{more:,} more"])
     waited = sorted(one["off_cpu_ns"] for one in same if one.get("off_cpu_ns") is not None)
     since = " to ".join(dict.fromkeys(map(text.duration, (waited[0], waited[-1])))) if waited else ""
-    yield Text.assemble((names, "bold"), f"  {what}" + (f", for {since}" if since else ""))
+    yield Text.assemble((names, "bold"), f"  {what}" + (f", for {since}" if since else "") + has)
     frames = same[0]["frames"]
     shown = frames if whole else frames[:_MOST_FRAMES]
     for frame in shown:

@@ -157,7 +157,12 @@ def _why(request: dict[str, Any]) -> list[str]:
         said.append(f"Suspended {text.duration(awaited['ns'])} in {through}, which it awaited.")
     for wait in request["waits"][:2]:
         if wait["ns"] >= _WORTH * whole:
-            doing = _WAITING.get(wait["kind"]) or f"waiting in {wait['syscall'] or '?'} ({wait['kind']})"
+            known = (
+                f"for {text.clean(wait['resource'])} ({wait['syscall']})"
+                if text.known(wait["resource"])
+                else f"in {wait['syscall'] or '?'} ({wait['kind']})"
+            )
+            doing = _WAITING.get(wait["kind"]) or f"waiting {known}"
             said.append(f"`{text.clean(wait['qualname'])}` spent {text.duration(wait['ns'])} {doing}.")
     for row in request["asked"][:2]:
         if row["total_ns"] >= _WORTH * whole and text.known(row["statement"]):

@@ -12,6 +12,7 @@ from rich.text import Text
 from pytrace_ebpf.analyze.functions.collapsed import in_imports_alone
 from pytrace_ebpf.analyze.waits.by_wait import QUOTA, WAITS, by_wait
 from pytrace_ebpf.analyze.waits.rivals import main_rivals
+from pytrace_ebpf.trace.client_functions import pool_of
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import Listing
 from pytrace_ebpf.view.names import PLACE, in_full, named
@@ -19,6 +20,7 @@ from pytrace_ebpf.view.only import Only, only
 from pytrace_ebpf.view.states import samples_tell, unrecorded
 
 IMPORTS = "imports"  # the kind of waits in functions that imports alone call
+_LOCKS = 3  # of one function, from which on they are one row
 _MANY = 0.25  # of the time: who is there for less of it is one of many
 
 
@@ -50,7 +52,15 @@ def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.Dat
     primitives = [table[f"{side}primitive_func_id"] for side in ("", "partner_")]
     names = in_full(functions, *primitives)
     called = {f"{side}primitive": own.map(names) for side, own in zip(("", "partner_"), primitives, strict=True)}
+    called["primitive"] = _of_pools(called["primitive"], table["func_id"].map(functions.set_index("func_id")["module"]))
     return table.assign(**called), {}
+
+
+def _of_pools(primitive: "pd.Series[Any]", modules: "pd.Series[Any]") -> "pd.Series[Any]":
+    """What was called to wait, with the pool that the function which did so is of."""
+    pools = modules.map(lambda module: pool_of(module) if isinstance(module, str) else None)
+    of_pool = pools.notna() & primitive.notna()
+    return primitive.mask(of_pool, pools[of_pool] + ": " + primitive[of_pool]) if of_pool.any() else primitive
 
 
 def _with_imports_as_one(part: pd.DataFrame, ids: "np.ndarray[Any, np.dtype[np.int64]]") -> pd.DataFrame:
@@ -92,6 +102,7 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
     if not len(table):
         recorded = facts["scheduling"]["source"] in ("bpf", "perf")
         return [Text("No thread was seen to wait." if recorded else f"What the threads waited for is not known without {unrecorded(facts)}.")]
+    table = with_locks_as_one(table)
     fixed = [(7, "waits"), (6, "total"), (6, "queued"), (7, "longest")]
     shown = Listing(width, fixed, ["what", "mostly in", "mostly for"])
     for row in table.head(top).to_dict("records"):
@@ -103,6 +114,26 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
         )
     note = f"{min(top, len(table)):,} of {len(table):,}; queued: of the total, runnable but without a core"
     return [text.title("What the threads waited for", note, width), shown]
+
+
+def with_locks_as_one(rows: pd.DataFrame) -> pd.DataFrame:
+    """By wait, the locks of one function, or of no Python call, as one row where they are several: their addresses say nothing to anybody."""
+    is_lock = rows["lock_address"].notna()
+    place = rows[list(PLACE)].astype("object").fillna("").apply(tuple, axis=1)
+    several = is_lock & (is_lock.groupby(place).transform("sum") >= _LOCKS)
+    if not several.any():
+        return rows
+    ones = [_one_of_locks(some) for _, some in rows[several].groupby(place[several])]
+    return pd.concat([rows[~several], *ones], ignore_index=True).sort_values("total_ns", ascending=False, kind="stable", ignore_index=True)
+
+
+def _one_of_locks(some: pd.DataFrame) -> pd.DataFrame:
+    """Locks of one function as one row; for whom is that of the longest."""
+    shares = {name: some[name].sum() for name in ("waits", "total_ns", "partner_ns", "partner_func_ns")}
+    where = "" if some["qualname"].notna().any() else " outside of Python"
+    return some.iloc[:1].assign(
+        primitive=f"{len(some):,} locks{where}", lock_address=pd.NA, queued_ns=some["queued_ns"].sum(min_count=1), longest_ns=some["longest_ns"].max(), **shares
+    )  # fmt: skip
 
 
 def _where(row: dict[str, Any], width: int) -> Text:

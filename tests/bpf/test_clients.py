@@ -10,6 +10,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.clients.by_client import by_client
+from pytrace_ebpf.analyze.clients.pools import pools
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import TABLES
 from tests.bpf.conftest import COMMAND, lost
@@ -40,8 +41,12 @@ def test_each_is_counted_as_the_program_asked(run: Run) -> None:
         if any(library in key for library in ("requests", "urllib3", "urllib ", "httpx")):
             assert rows[key]["resource"].split()[-1] == said["server"], key  # after tcp, or the command there
             assert 0 < rows[key]["waited_ns"] <= rows[key]["total_ns"], key
-    (sql,) = [key for key in said["asked"] if "SQLAlchemy" in key]
+    (sql,) = [key for key in said["asked"] if "SQLAlchemy SELECT" in key]
     assert 0 < rows[sql]["total_ns"] <= said["sql_ns"]
+    names = trace.functions().set_index("func_id")["name"]
+    short = pools(trace).iloc[0]
+    assert (names[short["own_func_id"]], names[short["had_func_id"]], short["size"], short["count"]) == ("borrow", "keep", 3, 1)
+    assert short["out"] > 2.5 and short["had_share"] > 0.9
 
 
 def texts(trace: Trace) -> str:

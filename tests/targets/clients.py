@@ -4,11 +4,13 @@ Prints one JSON line: `asked`, {"function library statement": how often}, and `s
 """
 
 import asyncio
+import contextlib
 import http.server
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections import Counter
@@ -48,8 +50,6 @@ def serving():
     reading, writing = os.pipe()
     if not os.fork():
         os.close(writing)
-        import threading
-
         threading.Thread(target=server.serve_forever, daemon=True).start()
         os.read(reading, 1)
         os._exit(0)
@@ -123,11 +123,36 @@ def by_pool():
         list(pool.map(abs, range(9)))
 
 
+def keep(engine, has, let_go):
+    with contextlib.ExitStack() as kept:
+        for _ in range(3):
+            kept.enter_context(engine.connect())
+        has.set()
+        let_go.wait()
+
+
+def borrow(engine):
+    with engine.connect():
+        pass
+
+
+def by_connections():
+    """All of a pool are out, and one waits for another."""
+    engine = sqlalchemy.create_engine("sqlite://", poolclass=sqlalchemy.pool.QueuePool, pool_size=3, max_overflow=0, connect_args={"check_same_thread": False})
+    has, let_go = threading.Event(), threading.Event()
+    keeper = threading.Thread(target=keep, args=(engine, has, let_go))
+    keeper.start()
+    has.wait()
+    threading.Timer(0.1, let_go.set).start()
+    borrow(engine)
+    keeper.join()
+
+
 def main():
     url = f"http://127.0.0.1:{serving()}"
     by_requests(url), by_urllib3(url), by_urllib(url), by_httpx(url)
     asyncio.run(by_aiohttp(url))
-    by_sqlalchemy(), by_django(), by_subprocess(), by_pool()
+    by_sqlalchemy(), by_django(), by_subprocess(), by_pool(), by_connections()
     known = {
         f"by_requests requests GET {url}/users/?": 7,
         f"by_urllib3 urllib3 GET {url}/plain": 6,
@@ -138,6 +163,8 @@ def main():
         "by_django Django SELECT ?, ...": 8,
         "by_subprocess subprocess /bin/true --of": 2,
         "by_pool concurrent.futures ThreadPoolExecutor.submit": 9,
+        "keep SQLAlchemy pool QueuePool._do_get": 3,
+        "borrow SQLAlchemy pool QueuePool._do_get": 1,
     }
     print(json.dumps({"asked": known, "sql_ns": sql_ns, "server": url.removeprefix("http://")}), flush=True)
     sys.exit()

@@ -1,5 +1,6 @@
 """Threads that wait for locks in each way there is, all of which stand still after "ready": who has which, by native thread id, is written as JSON."""
 
+import importlib.util
 import json
 import os
 import sys
@@ -132,6 +133,28 @@ def joins_back(lock):
     lock.acquire()
 
 
+class Slowly:
+    """Finds and loads a module that takes its time."""
+
+    def find_spec(self, name, path=None, target=None):
+        return importlib.util.spec_from_loader(name, self) if name == "slowly" else None
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        holding.append(1)
+        time.sleep(1000)
+
+
+def imports():
+    import slowly  # noqa: F401
+
+
+def waits_import():
+    import slowly  # noqa: F401
+
+
 joined = threading.Event()
 threads = {}
 
@@ -167,6 +190,10 @@ start(joins, threads["holds"])
 one, other, both = threading.Lock(), threading.RLock(), threading.Barrier(2)
 start(first, one, other, both)
 start(second, one, other, both)
+sys.meta_path.insert(0, Slowly())
+start(imports)
+until_held(3)
+start(waits_import)
 lock = threading.Lock()
 start(waits_for_joiner, lock)
 start(joins_back, lock)

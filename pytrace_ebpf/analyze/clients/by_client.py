@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from pytrace_ebpf.analyze.clients.pools import gives_back
 from pytrace_ebpf.analyze.waits.resources import labels
 from pytrace_ebpf.derive import streams
 from pytrace_ebpf.derive.added import added
@@ -14,8 +15,10 @@ from pytrace_ebpf.derive.calls.nesting import above
 from pytrace_ebpf.trace.libraries import in_library
 from pytrace_ebpf.trace.reader import Trace
 
-_CALL = ("call_id", "last_descendant_id", "func_id", "wall_ns", "resumed", "yielded")
+_CALL = ("call_id", "last_descendant_id", "func_id", "wall_ns", "status", "resumed", "yielded")
 _WAIT = ("call_id", "start_ns", "end_ns", "resource_id")
+CONNECTS = ("create_connection", "connect_tcp", "open_connection", "sock_connect")  # what a connection is made by
+_FAILED = "unwound"
 _KEY = ["own_func_id", "own_line", "library", "statement"]
 
 Ints = npt.NDArray[np.int64]
@@ -26,8 +29,9 @@ def by_client(trace: Trace, within: pd.DataFrame | None = None) -> pd.DataFrame:
 
     own_func_id and own_line (-1: called by none of the program's, or from a line that is not known), library, statement (null where it could not be
     read); resource, what most of the waiting was for, as resources.labels() has it (null for nothing); count; total_ns, of a coroutine from its first
-    resume to its end; each_ns, longest_ns; waited_ns, of the total, waiting for the resource. What a library asks of another within a call is not
-    counted again. `within`: only what was asked in these calls, none of which is within another (call_id, in its order, and last_descendant_id).
+    resume to its end; each_ns, longest_ns; waited_ns, of the total, waiting for the resource; failed, how many an exception left, and unconnected, of these
+    those within which no connection could be made. What a library asks of another within a call is not counted again, nor what is given back to a pool.
+    `within`: only what was asked in these calls, none of which is within another (call_id, in its order, and last_descendant_id).
     """
     asked = _outermost(trace)
     if within is not None and len(asked):
@@ -42,26 +46,37 @@ def by_client(trace: Trace, within: pd.DataFrame | None = None) -> pd.DataFrame:
         total_ns=("total_ns", "sum"),
         longest_ns=("total_ns", "max"),
         waited_ns=("waited_ns", "sum"),
+        failed=("failed", "sum"),
+        unconnected=("unconnected", "sum"),
     ).reset_index()
     table.insert(table.columns.get_loc("total_ns") + 1, "each_ns", table["total_ns"] // table["count"].clip(lower=1))
     return table.sort_values(["total_ns", "count"], ascending=False, kind="stable", ignore_index=True)
 
 
 def _outermost(trace: Trace) -> pd.DataFrame:
-    """Of statements those whose call is within no other such call: _KEY, call_id, last_descendant_id, total_ns, in the order of call_id; and resource and
-    waited_ns, empty."""
+    """Of statements those whose call is within no other such call: _KEY, call_id, last_descendant_id, total_ns, failed and unconnected, in the order of
+    call_id; and resource and waited_ns, empty."""
     rows = trace.statements(["call_id", "func_id", *_KEY])
-    rows = rows.astype({"library": "object", "statement": "object"}).assign(resource=pd.Series(None, rows.index, "object"), waited_ns=0)
+    rows = rows.astype({"library": "object", "statement": "object"})
+    rows = rows[~gives_back(rows)].assign(resource=None, waited_ns=0).astype({"resource": "object"})
     if not len(rows):
-        return rows.assign(last_descendant_id=0, total_ns=0)
-    calls = streams.calls_of(trace, np.unique(rows["func_id"].to_numpy(np.int64)), _CALL).sort_values("call_id", ignore_index=True)
+        return rows.assign(last_descendant_id=0, total_ns=0, failed=0, unconnected=0)
+    functions = trace.functions()
+    connects = functions.loc[functions["name"].isin(CONNECTS), "func_id"].to_numpy(np.int64)
+    asks = np.unique(rows["func_id"].to_numpy(np.int64))
+    both = streams.calls_of(trace, np.union1d(asks, connects), _CALL).sort_values("call_id", ignore_index=True).astype({"status": "object"})
+    calls = both[both["func_id"].isin(asks)].reset_index(drop=True)
     calls = calls[above(calls)[0] < 0]
+    in_vain = both.loc[both["func_id"].isin(connects) & (both["status"] == _FAILED), "call_id"].to_numpy(np.int64)
     found = rows.drop(columns="func_id").merge(calls, on="call_id").assign(total_ns=lambda frame: frame["wall_ns"])
     if calls["yielded"].any():
-        tasks = trace.tasks(["coroutine_id", "start_ns", "end_ns"]).set_index("coroutine_id")
+        tasks = trace.tasks(["coroutine_id", "start_ns", "end_ns", "status"]).set_index("coroutine_id").astype({"status": "object"})
         whole = found["call_id"].map(tasks["end_ns"] - tasks["start_ns"])
         found["total_ns"] = whole.fillna(found["total_ns"]).astype(np.int64)
-    return found
+        found["status"] = found["call_id"].map(tasks["status"]).fillna(found["status"])
+    first, end = (np.searchsorted(in_vain, found[name].to_numpy(np.int64), "right") for name in ("call_id", "last_descendant_id"))
+    failed = (found["status"] == _FAILED).astype(np.int64)
+    return found.assign(failed=failed, unconnected=failed * (end > first))
 
 
 def _resources(trace: Trace, asked: pd.DataFrame) -> None:

@@ -18,12 +18,27 @@ class Asked:
 
     @cached_property
     def _rows(self) -> pd.DataFrame | None:
+        rows = self._all
+        return None if rows is None else rows[rows["statement"].notna()]
+
+    @cached_property
+    def _all(self) -> pd.DataFrame | None:
         if not any(segment["rows"].get("client_calls") for segment in self._trace.segments):
             return None
         from pytrace_ebpf.analyze.clients.by_client import by_client  # with all that derives: a report that has its tables needs nothing of that
 
-        rows = by_client(self._trace)
-        return rows[rows["statement"].notna()]
+        return by_client(self._trace)
+
+    def failing(self, found: Found) -> tuple[str, int, bool] | None:
+        """What the function of a finding asked for and did not get about as often as it waits, how often, and whether there was no connection; None for none."""
+        if self._all is None:
+            return None
+        rows = self._all
+        rows = rows[(rows["own_func_id"] == found.own) & rows["statement"].notna() & (rows["failed"] > 0)]
+        if not len(rows) or rows["failed"].max() < _MOSTLY * found.waits:
+            return None
+        first = rows.loc[rows["failed"].idxmax()]
+        return str(first["statement"]), int(first["failed"]), bool(first["unconnected"] >= _MOSTLY * first["failed"])
 
     def of(self, found: Found, each_ns: int | None = None, made: int = 0, leave_out: str | None = None) -> str | None:
         """The statement for which most of the time is waited for found.resource at found's line; None where no one is that.

@@ -9,6 +9,7 @@ from pytrace_ebpf.analyze.findings import sentences
 from pytrace_ebpf.analyze.findings.asked import Asked
 from pytrace_ebpf.analyze.findings.computed import OF_IMPORTS, at_work_ns, computed, many_calls
 from pytrace_ebpf.analyze.findings.contexts import Contexts, contexts
+from pytrace_ebpf.analyze.findings.pools import Pools
 from pytrace_ebpf.analyze.findings.requests import Requests
 from pytrace_ebpf.analyze.findings.rules import RULES, classified
 from pytrace_ebpf.analyze.findings.sentences import Found, Names
@@ -27,6 +28,7 @@ _LEAST = 0.02  # of the time at work
 _MOSTLY, _MANY = 0.5, 0.2
 _OFTEN, _IN_ALL = 10, 20  # calls within one of their caller's, and so many of them
 _ONLY_WAITS = 0.9
+_HELD_FOR = 0.3  # of the time that a lock is had: in what else its thread waits for, there is some of it computing and without a core, too
 _HELD = {"gil": 0, "object-lock": 0, "memory": 0}  # what an event loop's thread waits for like any other
 
 
@@ -72,8 +74,16 @@ def _rows(trace: Any, least: float) -> list[dict[str, Any]]:
         each.asked = asked.of_awaited(each, str(names.row(each.called).get("module")))
     found = [*_of_waits(at, waits, names, requests, asked), *_of_cores(trace, rows, waits, requests, max(least, _LEAST) * of_ns)]
     found += [*_of_computing(at, rows, requests), *awaiting.found]
-    found = [replace(each, evidence="--by client") if each.asked else each for each in found]
+    pools = Pools(trace)
+    found = [_with_pool(each, pools) if each.ns >= least * of_ns else each for each in found]
+    found = [replace(each, evidence="--by client") if each.asked or each.short else each for each in found]
     return _said(trace, found, least, of_ns, idle_ns, _idle(at, waits))
+
+
+def _with_pool(found: Found, pools: Pools) -> Found:
+    """A wait for something of a pool as that."""
+    pool = pools.of(found)
+    return replace(found, rule="pool", held="", short=pool, other=pool.func_id) if pool else found
 
 
 def _said(trace: Any, found: list[Found], least: float, of_ns: int, idle_ns: int, idle: tuple[int, int]) -> list[dict[str, Any]]:
@@ -119,6 +129,8 @@ def _of_waits(at: Contexts, waits: Waited, names: Names, requests: Requests, ask
         for _, group in own.groupby(list(whole), dropna=False):
             found = _found(waits, rule.name, rule.evidence, rule.waits, group)
             found.of = requests.of(group["ns"], group["endpoint"])
+            if "sleep" in (found.rule, found.held):
+                found.failing = asked.failing(found)
             if found.rule == "queue" and names.of_library(found.primitive).strip("`").endswith(RESULTS):
                 found.pool = full_pool(at, waits, int(group["pid"].iloc[0]), found.own, found.primitive)
                 found.rule = "thread-pool" if found.pool else found.rule
@@ -182,11 +194,12 @@ def _small_calls(at: Contexts, found: Found, asked: Asked) -> list[Found]:
 
 
 def _while_held(locks: pd.DataFrame, found: Found) -> dict[str, Any]:
-    """What whoever has the lock waits for meanwhile, where that is most of the time; {} else."""
+    """What whoever has the lock waits for meanwhile, where that is much of the time, and share, how much; {} else."""
     rows = locks[(locks["own_func_id"] == found.own) & (locks["other_func_id"] == found.other)]
-    if not len(rows) or rows["off_ns"].iloc[0] < _MOSTLY * rows["held_ns"].iloc[0] or pd.isna(rows["kind"].iloc[0]):
+    if not len(rows) or rows["off_ns"].iloc[0] < _HELD_FOR * rows["held_ns"].iloc[0] or pd.isna(rows["kind"].iloc[0]):
         return {}
-    return {name: None if pd.isna(value) else value for name, value in rows.iloc[0][["kind", "syscall", "resource"]].items()}
+    held = {name: None if pd.isna(value) else value for name, value in rows.iloc[0][["kind", "syscall", "resource"]].items()}
+    return held | {"share": float(rows["off_ns"].iloc[0] / rows["held_ns"].iloc[0])}
 
 
 def _of_cores(trace: Any, rows: pd.DataFrame, waits: Waited, requests: Requests, least_ns: float) -> list[Found]:
@@ -201,6 +214,8 @@ def _of_cores(trace: Any, rows: pd.DataFrame, waits: Waited, requests: Requests,
         if ns := int(by_own.sum()):
             out.append(Found(rule=rule, ns=ns, own=int(by_own.idxmax()), evidence="--by core", whole_in_own=by_own.max() / ns))
             out[-1].of = requests.of(some[column], some["endpoint"])
+            if rule == "cpu-quota" and (user := _main(rows.assign(ns=rows["on_cpu_ns"]), "own_func_id")) is not None:
+                out[-1].other = int(user)
     for found in out[:1]:
         without = found.ns
         found.ns -= sum(quota.ns for quota in out[1:])

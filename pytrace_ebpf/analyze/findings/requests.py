@@ -51,13 +51,16 @@ class Requests:
         return np.where((at >= 0) & (self._end[at] > ts), self._endpoint[at], NONE)
 
     def of_tree(self, at: Contexts) -> Ints:
-        """The same of each row of a tree: the outermost endpoint that it is or is below."""
+        """The same of each row of a tree: the outermost endpoint that it is or is below, of own code where there is one. A server's function, which is that of
+        requests without own code, is called by all others too."""
         is_endpoint = np.isin(at.function, self._by_endpoint.index)
-        out, parent = np.where(is_endpoint, at.function, NONE), at.tree["parent_id"].to_numpy(np.int64)
+        parent = at.tree["parent_id"].to_numpy(np.int64)
+        of_any, of_own = (np.where(mask, at.function, NONE) for mask in (is_endpoint, is_endpoint & (at.own == np.arange(len(parent)))))
         for here in levels(at.tree["depth"].to_numpy(np.int64)):
-            above = np.where(parent[here] >= 0, out[parent[here]], NONE)
-            out[here] = np.where(above >= 0, above, out[here])
-        return out
+            for out in (of_any, of_own):
+                above = np.where(parent[here] >= 0, out[parent[here]], NONE)
+                out[here] = np.where(above >= 0, above, out[here])
+        return np.where(of_own >= 0, of_own, of_any)
 
     def of(self, time: "pd.Series[int]", endpoint: "pd.Series[int]") -> Of | None:
         """The requests that nearly all of a finding's time lies in, which `time` and `endpoint` divide: of one endpoint, else of all; None for no such."""

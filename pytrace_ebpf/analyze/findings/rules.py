@@ -61,7 +61,7 @@ RULES = (
     Rule("gil", _kind("gil"), "for the GIL", evidence="--by gil"),
     Rule("object-lock", _kind(*OF_THE_INTERPRETER), "for an object's own lock, or for all threads to stop"),
     Rule("memory", _kind("page-fault"), "for memory to be read in (page faults)"),
-    Rule("subprocess", lambda rows: rows["kind"].eq("wait-child") | rows["called_module"].isin(PROCESSES), "for a child process"),
+    Rule("subprocess", lambda rows: rows["kind"].eq("wait-child") | rows["called_module"].isin(PROCESSES), "for a child process{of}"),
     Rule("sleep", _kind("sleep"), "asleep"),
     Rule("fsync", lambda rows: rows["syscall"].isin(TO_DISK), "for the disk to have {what} ({syscall})", ("syscall",)),
     Rule("dns", lambda rows: rows["called"].isin(LOOK_UPS) | _resource("dns ")(rows), "for a name to be looked up{of}", ("resource",)),

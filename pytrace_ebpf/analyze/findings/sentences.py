@@ -18,6 +18,7 @@ from pytrace_ebpf.units import plural
 
 _MOSTLY, _ALL = 0.5, 0.95
 _SEVERAL = 2
+_HALF_ONE = 0.5
 _ASYNCIO = "asyncio"
 _LONGEST = 80  # characters of a statement
 
@@ -48,6 +49,8 @@ class Found:
     on_loop: bool = False
     pool: FullPool | None = None
     meanwhile: Mapping[str, Any] = field(default_factory=dict)
+    failing: tuple[str, int, bool] | None = None  # what a sleep comes after: asked.Asked.failing
+    short: Any = None  # pools.Pool that is waited for
     of: Of | None = None  # of which requests it is said to be a share; None: of all time at work
     square: float = 0.0  # of samples: the variance of ns, as far as it comes from those off the core
     error_ns: int | None = None  # one standard error; None where nothing is sampled
@@ -124,7 +127,8 @@ def sentence(found: Found, names: Names, of_ns: int) -> str:
     if found.rule == "cores":
         return f"Threads wait {much}, for a core{_most(found, own)}{_had_by(found)}."
     if found.rule == "cpu-quota":
-        return f"Threads wait {much}, for a CPU quota{_most(found, own)}: their control group has used it up."
+        by = f", mostly by {names.at(found.other)}" if found.other >= 0 else ""
+        return f"Threads wait {much}, for a CPU quota{_most(found, own)}: their control group has used it up{by}."
     if found.rule == "gil":
         return f"Threads wait {much}, for the GIL{_most(found, own)}{_holder(found, names)}."
     if found.rule == "many-calls":
@@ -133,12 +137,14 @@ def sentence(found: Found, names: Names, of_ns: int) -> str:
     if found.rule == "event-loop":
         return f"{own} holds the event loop {much}: meanwhile it {_verb(found.held)} {_why(found, names)}{_times(found)}."
     if found.rule == "lock-held":
-        had = f"{_releaser(found, names)} has while it {_doing(found.meanwhile)}"
+        had = f"{_releaser(found, names)} has{_for_how_much(found.meanwhile)} while it {_doing(found.meanwhile)}"
         return f"{own} waits {much}{_in(found, names)}, for a lock that {had}{_times(found)}."
+    if found.rule == "pool":
+        return f"{own} waits {much}, for {_of_pool(found, names)}{_times(found)}."
     if found.rule == "thread-pool" and found.pool:
         return f"{own} waits {much}, in {names.of_library(found.primitive)}{_times(found)}. {_full(found.pool, names)}"
     if found.rule == "sleep":
-        return f"{own} sleeps {much}{_times(found)}."
+        return f"{own} sleeps {much}{_after(found)}{_times(found)}."
     inside = "" if found.rule == "queue" else _in(found, names)
     return f"{own} waits {much}{inside}, {_why(found, names)}{_times(found)}."
 
@@ -146,6 +152,25 @@ def sentence(found: Found, names: Names, of_ns: int) -> str:
 def _in(found: Found, names: Names) -> str:
     """Of a library's function that own code called, and waits in."""
     return f", in {names.of_library(found.called)}" if found.called >= 0 else ""
+
+
+def _after(found: Found) -> str:
+    """What had failed before it."""
+    if not found.failing:
+        return ""
+    asked, times, unconnected = found.failing
+    return f", after `{_shortened(clean(asked))}` {'could not connect' if unconnected else 'failed'} {plural(times, 'time')}"
+
+
+def _of_pool(found: Found, names: Names) -> str:
+    """What of which pool, and who had it."""
+    pool = found.short
+    out = f"of {pool.size}, all out" if pool.out >= pool.size - _HALF_ONE else f"of which at most {pool.size} were out"
+    had = ""
+    if pool.func_id >= 0:
+        share = "" if pool.share >= _ALL else f" for {percent(pool.share, 1)} of that time"
+        had = f", had by {names.at(pool.func_id, pool.line if pool.line > 0 else None)}{share}"
+    return f"a connection of a {clean(pool.library)} {out}{had}"
 
 
 def idle(only: int, several: int, ns: int) -> str:
@@ -211,7 +236,7 @@ def _why(found: Found, names: Names) -> str:
         syscall=found.syscall or found.kind,
         primitive=names.of_library(found.primitive).strip("`"),
         until=until,
-        of=f" ({clean(found.resource)})" if found.resource else "",
+        of=f" ({clean(found.resource).removeprefix('child ')})" if found.resource else "",
         said=said,
     )
     return said_of_it + _asks(found)
@@ -227,6 +252,12 @@ def _shortened(statement: str) -> str:
 
 def _releaser(found: Found, names: Names) -> str:
     return f"{names.at(found.other)}{', in another thread,' if found.other == found.own else ''}"
+
+
+def _for_how_much(meanwhile: Mapping[str, Any]) -> str:
+    """Of the time that a lock is had, where that is not most."""
+    share = meanwhile["share"]
+    return "" if share >= _MOSTLY else f", {percent(share, 1)} of that time"
 
 
 def _doing(meanwhile: Mapping[str, Any]) -> str:

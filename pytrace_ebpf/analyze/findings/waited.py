@@ -13,11 +13,12 @@ from pytrace_ebpf.analyze.waits.resources import labels, of_clients, sends
 from pytrace_ebpf.analyze.waits.whole import whole_waits
 from pytrace_ebpf.derive.added import Added
 from pytrace_ebpf.derive.calls.primitives import PRIMITIVES, among
+from pytrace_ebpf.trace.client_functions import pool_of
 from pytrace_ebpf.trace.schema import AGENT, OF_THE_INTERPRETER
 
 COLUMNS = (
     "pid", "tid", "call_id", "start_ns", "blocked_until_ns", "end_ns", "kind", "syscall", "resource_id", "throttled_ns", "waker_pid", "waker_tid", "holder_tid",
-    "slices", "func_id", "primitive_func_id", *(f"{whose}own_func_id" for whose in ("", "holder_", "waker_")), "own_line", "own_called_func_id",
+    "slices", "func_id", "primitive_func_id", "caller_func_id", *(f"{whose}own_func_id" for whose in ("", "holder_", "waker_")), "own_line", "own_called_func_id",
 )  # fmt: skip
 KEY = [
     "pid", "own_func_id", "own_line", "own_called_func_id", "on_loop", "kind", "syscall", "resource", "primitive_func_id", "other_func_id", "shakes_hands", "endpoint",
@@ -66,6 +67,7 @@ def waited(trace: Any, at: Contexts, requests: Requests, with_loops: bool = Fals
     resources, threads = trace.resources(), trace.threads()
     called, clients = labels(resources), of_clients(resources)["resource_id"]
     handshakes = at.functions.loc[at.functions["name"] == _HANDSHAKE, "func_id"]
+    of_pools = at.functions.loc[[pool_of(str(module)) is not None for module in at.functions["module"]], "func_id"]
     ours, names = threads.loc[threads["name"] == AGENT, "tid"], primitives(at.functions)
     rows, idle, takers, pairs, enders, locks = (
         Added(KEY, _SUMS),
@@ -78,6 +80,7 @@ def waited(trace: Any, at: Contexts, requests: Requests, with_loops: bool = Fals
     loops = [pd.DataFrame(columns=_LOOP, dtype=np.int64)]
     for part in whole_waits(trace.waits_by_part(COLUMNS)):
         some = _named(part[(part["call_id"] >= 0) & ~part["tid"].isin(ours)], at, called, handshakes)
+        some["in_pool"] = some["caller_func_id"].isin(of_pools)
         some["endpoint"] = requests.of_moments(*(some[name].to_numpy(np.int64) for name in ("pid", "tid", "start_ns")))
         locks.add(some)
         preempted = some["kind"] == "preempted"
@@ -90,7 +93,7 @@ def waited(trace: Any, at: Contexts, requests: Requests, with_loops: bool = Fals
         some = some[~nothing_to_do & (some["own_func_id"] >= 0)]
         rows.add(some)
         enders.add(some[some["primitive_func_id"] >= 0])
-        pairs.add(some[some["primitive_func_id"].map(names).isin(_FOR_WORK)])
+        pairs.add(some[some["primitive_func_id"].map(names).isin(_FOR_WORK) & ~some["in_pool"]])
     for_work = _of_queues(pairs.table, at)
     of_pairs = pairs.table.merge(for_work)
     idle.add(of_pairs)
@@ -145,7 +148,7 @@ def _named(part: pd.DataFrame, at: Contexts, called: "pd.Series[Any]", handshake
 def _is_idle(waits: pd.DataFrame, clients: "pd.Series[int]", names: "pd.Series[Any]") -> "pd.Series[bool]":
     """Which waits are for something to do: for clients, in a library that has none for this thread, or for other threads of the program."""
     kind, depth, main = waits["kind"], waits["own_depth"], waits["tid"] == waits["pid"]
-    primitive, named = waits["primitive_func_id"].map(names), waits["primitive_func_id"] >= 0
+    primitive, named = waits["primitive_func_id"].map(names), (waits["primitive_func_id"] >= 0) & ~waits["in_pool"]
     of_clients = waits["resource_id"].isin(clients) & ~sends(waits["syscall"])
     in_library = (waits["own_func_id"] < 0) & kind.isin(_WITHOUT_WORK)
     for_others = named & ((main & primitive.isin(FOR_OTHERS)) | ((depth == 0) & primitive.isin(WITHOUT_OTHERS)))

@@ -10,18 +10,20 @@ import pandas as pd
 import pyarrow as pa
 
 from pytrace_ebpf.analyze.clients.by_client import by_client
+from pytrace_ebpf.analyze.waits.resources import labels
+from pytrace_ebpf.analyze.waits.resources import named as resource_of
 from pytrace_ebpf.derive import streams
 from pytrace_ebpf.derive.calls.nesting import above, levels
 from pytrace_ebpf.derive.calls.own_code import own
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.trace.schema import CALLS
+from pytrace_ebpf.trace.schema import CALLS, OF_THE_INTERPRETER
 from pytrace_ebpf.trace.states import BY_NAME, SPLIT
 
 TIMES = ("total_ns", *SPLIT, "self_ns", *(f"self_{name}" for name in SPLIT))
 _CALL = ("call_id", "parent_id", "func_id", "depth", "wall_ns", *SPLIT, "self_wall_ns", *(f"self_{name}" for name in SPLIT))
-_WAIT = ("func_id", "kind", "syscall", "start_ns", "blocked_until_ns", "end_ns")
+_WAIT = ("func_id", "kind", "syscall", "resource_id", "primitive_func_id", "start_ns", "blocked_until_ns", "end_ns")
 HELD = ("func_id", "ns", "on_cpu_ns")
 _HELD_CALL = ("call_id", "last_descendant_id", "func_id", "start_ns", "end_ns", "on_cpu_ns")
 _HELD_NS = 1_000_000  # of a call: a shorter one holds nobody up
@@ -37,7 +39,8 @@ class OneRequest:
     """One request.
 
     tree: node_id, parent_id, depth (0 for the request's own call), func_id, calls and TIMES; a caller precedes its callees.
-    waits: func_id, kind (as in schema.WAITS, or RUN_QUEUE), syscall (None if none) and ns, longest first.
+    waits: func_id (Queue.get, not what that waits in), kind (as in schema.WAITS, or RUN_QUEUE), syscall and resource (as resources.labels() has it), None if
+    none, and ns, longest first.
     awaited: the func_ids of the chain of coroutines that it was suspended in longest, outermost first, and that time in ns.
     asked: what it asked of client libraries, as clients.by_client() has it.
     held: of a coroutine which functions of the program's own held its event loop meanwhile, in other tasks and callbacks: func_id, ns without that of other
@@ -167,11 +170,18 @@ def _waits(window: Trace, resumes: pd.DataFrame | None) -> pd.DataFrame:
         start, end = (resumes[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
         at = np.searchsorted(start, rows["start_ns"].to_numpy(np.int64), side="right") - 1
         rows = rows[(at >= 0) & (rows["start_ns"].to_numpy(np.int64) < end[at])]
+    in_primitive = (rows["primitive_func_id"] >= 0) & ~rows["kind"].isin((*OF_THE_INTERPRETER, "preempted"))
+    rows["func_id"] = rows["func_id"].mask(in_primitive, rows["primitive_func_id"])
     until = rows["blocked_until_ns"].fillna(rows["end_ns"]).astype(np.int64)
-    blocked = rows.assign(ns=until - rows["start_ns"], kind=rows["kind"].astype(object), syscall=rows["syscall"].astype(object))
-    rows = pd.concat([blocked, rows.assign(ns=rows["end_ns"] - until, kind=RUN_QUEUE, syscall=None)])
+    blocked = rows.assign(
+        ns=until - rows["start_ns"],
+        kind=rows["kind"].astype(object),
+        syscall=rows["syscall"].astype(object),
+        resource=resource_of(rows, labels(window.resources())),
+    )
+    rows = pd.concat([blocked, rows.assign(ns=rows["end_ns"] - until, kind=RUN_QUEUE, syscall=None, resource=None)])
     rows = rows[rows["ns"] > 0]
-    sums = rows.groupby(["func_id", "kind", "syscall"], dropna=False)["ns"].sum().reset_index()
+    sums = rows.groupby(["func_id", "kind", "syscall", "resource"], dropna=False)["ns"].sum().reset_index()
     return sums.sort_values("ns", ascending=False, kind="stable", ignore_index=True)
 
 

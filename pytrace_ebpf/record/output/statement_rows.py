@@ -7,14 +7,15 @@ import numpy as np
 from pytrace_ebpf.lazy_imports import pa, pc
 from pytrace_ebpf.record.output.observed_rows import COMPLETE, CUT, plain_texts, words
 from pytrace_ebpf.record.output.tables import Columns
-from pytrace_ebpf.trace.client_functions import FUNCTIONS, NAME_ALONE
+from pytrace_ebpf.trace.client_functions import FUNCTIONS, NAME_ALONE, OBJECT
 from pytrace_ebpf.trace.observed import VALUE_STATUSES, WHATS
 from pytrace_ebpf.trace.schema import Table
 
 STATEMENT = len(WHATS) + 1  # value.what of probes/agent/agent.h
 _LIBRARIES = tuple(dict.fromkeys(each.library for each in FUNCTIONS))
 _LIBRARY = np.array([_LIBRARIES.index(each.library) for each in FUNCTIONS])
-_OWN_NAMES = tuple(each.qualname if each.how == NAME_ALONE else "" for each in FUNCTIONS)
+_OWN_NAMES = tuple(each.qualname if each.how in (NAME_ALONE, OBJECT) else "" for each in FUNCTIONS)
+_OF_POOLS = np.array([each.how == OBJECT for each in FUNCTIONS])
 _CONTEXT = "^[0-9a-f]{32}-[0-9a-f]{16}$"
 _TRACE_DIGITS = 32
 
@@ -27,7 +28,8 @@ def client_calls_table(table: Table, columns: Columns) -> pa.Table:
     statement = pc.if_else(pc.equal(statement, ""), None, statement)
     unread = pc.and_(pc.is_null(statement), pa.array(records["status"] != CUT)).to_numpy(zero_copy_only=False)
     status = np.where(unread, VALUE_STATUSES.index("unread"), records["status"])
-    return _table(table, columns, library=_library(records), statement=statement.dictionary_encode(), status=words(VALUE_STATUSES, status))
+    pool = pa.array(records["length"], mask=~_OF_POOLS[records["position"]] | (records["length"] == 0))
+    return _table(table, columns, library=_library(records), statement=statement.dictionary_encode(), status=words(VALUE_STATUSES, status), pool=pool)
 
 
 def trace_contexts_table(table: Table, columns: Columns) -> pa.Table:

@@ -18,6 +18,13 @@ _STATEMENT = (
         True,
     ),
     Column("status", _DICTIONARY, "", "complete; cut: there was more of it than is read or kept; unread"),
+    Column(
+        "pool",
+        "int64",
+        "",
+        "which pool of its process something was taken from or given back to, by its address; null for none, and where that was not read",
+        True,
+    ),
 )
 
 CLIENT_CALLS = Table(

@@ -11,9 +11,9 @@ from pytrace_ebpf.view.by import BY
 from pytrace_ebpf.view.names import PLACE, named, plain
 from pytrace_ebpf.view.requests import of_these
 from pytrace_ebpf.view.text import clean
+from pytrace_ebpf.view.waits import with_locks_as_one
 
 _MOST_ROWS = 500
-_LOCKS = 3  # of one function, from which on they are one row
 _OTHERS = (
     "thread",
     "wait",
@@ -52,29 +52,9 @@ def _table(trace: Any, tree: pd.DataFrame, facts: dict[str, Any], name: str) -> 
     rows, more = BY[name].found(trace, tree, facts | {"shapes": False, "requests": asked, "slowest": 0, "at_most": _MOST_ROWS})
     more |= _longest(trace, asked) if name == "request" else {}
     if name == "wait":
-        more, rows = more | {"all_rows": rows}, _with_locks_as_one(rows)
+        more, rows = more | {"all_rows": rows}, with_locks_as_one(rows)
         return {"rows": harmless(plain(rows.head(_MOST_ROWS))), "count": len(rows), "sentence": more.pop("sentence", None), **more}
     return {"rows": harmless(plain(rows.head(_MOST_ROWS))), "count": len(rows), "sentence": more.pop("sentence", None), **harmless(more)}
-
-
-def _with_locks_as_one(rows: pd.DataFrame) -> pd.DataFrame:
-    """By wait, the locks of one function, or of no Python call, as one row where they are several: their addresses say nothing to anybody."""
-    is_lock = rows["lock_address"].notna()
-    place = rows[list(PLACE)].astype("object").fillna("").apply(tuple, axis=1)
-    several = is_lock & (is_lock.groupby(place).transform("sum") >= _LOCKS)
-    if not several.any():
-        return rows
-    ones = [_one_of_locks(some) for _, some in rows[several].groupby(place[several])]
-    return pd.concat([rows[~several], *ones], ignore_index=True).sort_values("total_ns", ascending=False, kind="stable", ignore_index=True)
-
-
-def _one_of_locks(some: pd.DataFrame) -> pd.DataFrame:
-    """Locks of one function as one row; for whom is that of the longest."""
-    shares = {name: some[name].sum() for name in ("waits", "total_ns", "partner_ns", "partner_func_ns")}
-    where = "" if some["qualname"].notna().any() else " outside of Python"
-    return some.iloc[:1].assign(
-        primitive=f"{len(some):,} locks{where}", lock_address=pd.NA, queued_ns=some["queued_ns"].sum(min_count=1), longest_ns=some["longest_ns"].max(), **shares
-    )  # fmt: skip
 
 
 def _resources(waits: pd.DataFrame) -> dict[str, Any]:

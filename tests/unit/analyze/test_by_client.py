@@ -9,11 +9,12 @@ from rich.console import Console
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.clients.by_client import by_client
+from pytrace_ebpf.trace.kinds import CallKind
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view import client as view
 from tests.unit.synthetic import Script, write_trace
 
-PID, RESERVE, EXECUTE, SEND, LOAD = 10, 0, 1, 2, 3
+PID, RESERVE, EXECUTE, SEND, LOAD, CONNECT, MS = 10, 0, 1, 2, 3, 4, 1_000_000
 LIBRARY = "/usr/lib/python3/dist-packages"
 FUNCTIONS = [
     (RESERVE, "/app/shop.py", "reserve", "reserve", 67, "shop", 0),
@@ -62,10 +63,45 @@ def told(tmp_path: Path) -> Trace:
 def test_the_outermost_call_is_told_with_who_asked_and_whom(tmp_path: Path) -> None:
     table = by_client(told(tmp_path))
     assert table.astype(object).where(table.notna(), None).to_numpy().tolist() == [
-        [RESERVE, EXECUTE_LINE, "orm", UPDATE, "postgres 127.0.0.1:5432", 2, 852, 426, 526, 800],
-        [RESERVE, SEND_LINE, "driver", SELECT, None, 1, 40, 40, 40, 0],
-        [-1, -1, "driver", None, None, 1, 7, 7, 7, 0],
+        [RESERVE, EXECUTE_LINE, "orm", UPDATE, "postgres 127.0.0.1:5432", 2, 852, 426, 526, 800, 0, 0],
+        [RESERVE, SEND_LINE, "driver", SELECT, None, 1, 40, 40, 40, 0, 0, 0],
+        [-1, -1, "driver", None, None, 1, 7, 7, 7, 0, 0, 0],
     ]
+
+
+def failing(tmp_path: Path) -> Trace:
+    """reserve() asks three times, twice of which no connection can be made, and sleeps each time."""
+    script, rows = Script(PID, PID).snapshot(), []
+    for times in range(3):
+        script.enter(RESERVE).run(10).enter(EXECUTE)
+        rows.append(asked(script, "orm", UPDATE))
+        script.run(20).enter(CONNECT).run(MS)
+        if times:
+            unwind(unwind(script)).wait(50 * MS).leave()
+        else:
+            script.leave().leave().wait(50 * MS).leave()
+    functions = [*FUNCTIONS, (CONNECT, "/usr/lib/python3.11/socket.py", "create_connection", "create_connection", 827, "socket", 0)]
+    path = write_trace(tmp_path / "trace", events=script.events, sched=script.sched, functions=functions, client_calls=rows, end_ns=script.now + MS)
+    return pytrace_ebpf.open(path)
+
+
+def unwind(script: Script) -> Script:
+    """An exception leaves the innermost function."""
+    func, frame = script.stack.pop()
+    script.events.append((script.now, PID, script.tid, CallKind.UNWIND, func, frame, 10 * func + 3))
+    return script
+
+
+def test_what_was_asked_in_vain_is_told_and_what_a_sleep_comes_after(tmp_path: Path) -> None:
+    trace = failing(tmp_path)
+    row = by_client(trace).iloc[0]
+    assert (row["count"], row["failed"], row["unconnected"]) == (3, 2, 2)
+    first = trace.findings().iloc[0]
+    assert first["rule"] == "sleep" and f", after `{UPDATE}` could not connect 2 times: 3 times," in first["sentence"]
+    found, facts = view.found(trace, trace.tree(), {})
+    screen = io.StringIO()
+    Console(file=screen, width=160).print(*view.report(facts, found, 160, False, 20))
+    assert "no connection 2 times: UPDATE stock" in screen.getvalue()
 
 
 def test_every_call_has_its_statement_in_the_table(tmp_path: Path) -> None:

@@ -310,8 +310,8 @@ def test_the_agents_values() -> None:
     assert [c[f"VALUE_{name.upper()}"] for name in WHATS] == list(range(c["VALUE_WHATS"]))
     assert c["VALUE_STATEMENT"] == statement_rows.STATEMENT
     how = numbers_of_letters(PROBES / "agent" / "statements.h") | numbers_of_letters(PROBES / "agent" / "options.h")
-    ours = ("SQL", "POSTGRES", "MYSQL", "URL", "COMMAND", "WORD", "HEADERS", "SPAN")
-    theirs = ("SQL_OF_ANY", "SQL_OF_POSTGRES", "SQL_OF_MYSQL", "METHOD_AND_URL", "COMMAND", "WORD", "HEADERS", "SPAN")
+    ours = ("SQL", "POSTGRES", "MYSQL", "URL", "COMMAND", "WORD", "HEADERS", "SPAN", "OBJECT")
+    theirs = ("SQL_OF_ANY", "SQL_OF_POSTGRES", "SQL_OF_MYSQL", "METHOD_AND_URL", "COMMAND", "WORD", "HEADERS", "SPAN", "OBJECT")
     assert [how[name] for name in theirs] == [getattr(client_functions, name) for name in ours]
     assert [c[f"VALUE_{name.upper()}"] for name in VALUE_STATUSES] == list(range(c["VALUE_STATUSES"]))
     assert [getattr(observed_rows, name.upper()) for name in VALUE_STATUSES] == list(range(len(VALUE_STATUSES)))

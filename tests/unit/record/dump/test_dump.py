@@ -269,8 +269,18 @@ def test_deadlocks_come_first_in_a_sentence_and_their_threads_next() -> None:
         "Deadlock: b (2), in order /srv/shop.py:9, waits for lock_2, which c (3) has; c (3), in order /srv/shop.py:9, waits for the end of b (2). "
         "Deadlock: d (4), in order /srv/shop.py:9, waits for lock_4, which it has itself."
     )
+    assert "d (4)  waiting for lock_4, which it has itself" in said
     heads = [line.split()[0] for at, line in enumerate(said) if at and not said[at - 1]]
     assert set(heads[:3]) == {"b", "c", "d"} and heads[3] == "a"
+
+
+def test_who_has_what_others_wait_for_comes_next_and_says_so() -> None:
+    on = {"kind": "rlock", "name": "self._lock", "address": 1, "holder": 9}
+    waiters = [thread(k, "w", waits_for="lock", syscall="futex", resources=[], waits_on=on, off_cpu_ns=10**9) for k in range(2, 5)]
+    said = shown(thread(1, "a"), *waiters, thread(9, "holds", off_cpu_ns=2 * 10**9)).splitlines()
+    first = said[said.index("") + 1]
+    assert first == "holds (9)  waiting in poll for postgres 10.0.0.5:5432, for 2.00s; has self._lock (3 wait for it)"
+    assert "w (2), w (3), w (4)  waiting for self._lock, which holds (9) has, for 1.00s" in said
 
 
 def task(name: str, **more: Any) -> dict[str, Any]:
