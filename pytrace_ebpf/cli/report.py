@@ -32,16 +32,20 @@ from pytrace_ebpf.view.report import report
 
 NAME = "report"
 _MOST_OF_A_TRACE = 10  # requests of one trace id that are shown
+_EARLIER = {"errors": "error"}  # names of --by
 _NARROWED = ("function", "module", "wait")  # by their own `found`
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `report`."""
     parser.add_argument("trace", metavar="TRACE", help="trace directory")
-    parser.add_argument("--by", choices=BY, help="what a row is (function)")
     parser.add_argument(
-        "--errors", action="store_true", help="which operators failed, with their shapes and lines; which exceptions left which functions"
+        "--by",
+        type=lambda name: _EARLIER.get(name, name),
+        choices=BY,
+        help="what a row is (function); error: which exceptions left which functions, which operators failed, with their shapes and lines",
     )
+    parser.add_argument("--errors", action="store_true", help=argparse.SUPPRESS)  # as it was called
     parser.add_argument("--request", action="append", default=[], metavar="PATTERN", help=option_rules.REQUESTS_ALONE)
     parser.add_argument("--request-id", metavar="ID", help="by request: " + option_rules.REQUEST_ID)
     parser.add_argument("--slowest", type=int, metavar="N", help="by request and path: show why the N slowest ones were slow (1)")
@@ -76,9 +80,9 @@ def run(args: argparse.Namespace) -> int:
         args.by = "path"
     if args.what_if:
         change.parsed(args.what_if)
-    if args.errors and args.by not in (None, "errors"):
+    if args.errors and args.by not in (None, "error"):
         raise UsageError(f"--errors and --by {args.by} are two reports; ask for one of them.")
-    args.by = "errors" if args.errors else args.by or "function"
+    args.by = "error" if args.errors else args.by or "function"
     option_rules.to_answer(option_rules.REPORT, args, "by")
     only(args.only, args.by)
     if args.html and args.compensate:

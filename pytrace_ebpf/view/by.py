@@ -70,7 +70,7 @@ BY = {
     "wait": By("waits", with_bar=False, prepared_by="waits"),
     "operator": By("operators", of_compensated=True),
     "blas": By("blas", with_bar=False),
-    "errors": By("errors", with_bar=False),
+    "error": By("errors", with_bar=False),
     "line": By("lines", with_bar=False),
     "opcode": By("opcodes", with_bar=False, of_samples=True),
     **{stream.by: By(stream.report, with_bar=False) for stream in STREAMS if stream.report},

@@ -1,4 +1,4 @@
-"""`report --errors` as a terminal shows it: errors that left operators, with what these were given and the line of Python, and exceptions that left functions."""
+"""`report --by error` as a terminal shows it: errors that left operators, with what these were given and the line of Python, and exceptions that left functions."""
 
 import textwrap
 from functools import partial

@@ -230,7 +230,7 @@ def test_no_escape_sequence_of_a_target_reaches_a_terminal(path: Path, capfd: py
         change(path, *keys, value=ESCAPES)
     change(path, "ended", value=ESCAPES)
     change(path, "scheduling", value={"source": "bpf", "why": ESCAPES})
-    whole = [["report", "--by", by] for by in ("function", "module", "thread", "core", "wait", "gil", "task", "operator", "blas", "errors")]
+    whole = [["report", "--by", by] for by in ("function", "module", "thread", "core", "wait", "gil", "task", "operator", "blas", "error")]
     for words in [*whole, ["report", "--json"], ["info"], ["info", "--json"], ["export", "--to", "folded", "-o", "-"]]:
         assert main([words[0], str(path), *words[1:]]) in (0, 5)
         said = "".join(capfd.readouterr())

