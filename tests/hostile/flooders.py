@@ -3,7 +3,7 @@
     flooders.py functions|symbols|starts|steady FOLDER
 
 `functions`: each stack has 950 functions that were not there before. `symbols`: an interpreter of a million symbols, touched and started again and
-again. `starts`: processes that begin and end without a pause. `steady`: a function `handle_request`, all the while.
+again. `starts`: forty processes at a time, of which one after the other ends and another begins. `steady`: a function `handle_request`, all the while.
 """
 
 import os
@@ -86,6 +86,7 @@ def starts() -> None:
         if len(running) > AT_ONCE:
             running[0].kill()
             running.pop(0).wait()
+            time.sleep(0.05)
 
 
 def steady() -> None:

@@ -13,7 +13,6 @@ from pytrace_ebpf.analyze.findings.pools import Pools
 from pytrace_ebpf.analyze.findings.requests import Requests
 from pytrace_ebpf.analyze.findings.rules import RULES, classified
 from pytrace_ebpf.analyze.findings.sentences import Found, Names
-from pytrace_ebpf.analyze.findings.suspended import suspended
 from pytrace_ebpf.analyze.findings.thread_pools import RESULTS, full_pool
 from pytrace_ebpf.analyze.findings.waited import SMALL_NS, Waited, waited
 from pytrace_ebpf.analyze.functions.own_code import NONE
@@ -64,20 +63,29 @@ def _rows(trace: Any, least: float) -> list[dict[str, Any]]:
     at = contexts(trace.tree(), trace.functions())
     requests = Requests(trace)
     waits = waited(trace, at, requests, with_loops=bool(len(requests.of_coroutines)))
-    awaiting = suspended(trace, requests.of_coroutines, waits.loops)
+    awaiting, awaiting_ns = _suspended(trace, requests, waits)
     rows = computed(at, requests.of_tree(at))
     idle_ns = int(waits.idle["ns"].sum())
-    of_ns = at_work_ns(at) - idle_ns + awaiting.ns
+    of_ns = at_work_ns(at) - idle_ns + awaiting_ns
     names = Names(trace.functions(), trace.call_sites)
     asked = Asked(trace)
-    for each in awaiting.found:
+    for each in awaiting:
         each.asked = asked.of_awaited(each, str(names.row(each.called).get("module")))
     found = [*_of_waits(at, waits, names, requests, asked), *_of_cores(trace, rows, waits, requests, max(least, _LEAST) * of_ns)]
-    found += [*_of_computing(at, rows, requests), *awaiting.found]
+    found += [*_of_computing(at, rows, requests), *awaiting]
     pools = Pools(trace)
     found = [_with_pool(each, pools) if each.ns >= least * of_ns else each for each in found]
     found = [replace(each, evidence="--by client") if each.asked or each.short else each for each in found]
     return _said(trace, found, least, of_ns, idle_ns, _idle(at, waits))
+
+
+def _suspended(trace: Any, requests: Requests, waits: Waited) -> tuple[list[Found], int]:
+    """What requests that are coroutines await, and how long all of that is; most programs have none."""
+    if not len(requests.of_coroutines):
+        return [], 0
+    from pytrace_ebpf.analyze.findings.suspended import suspended
+
+    return suspended(trace, requests.of_coroutines, waits.loops)
 
 
 def _with_pool(found: Found, pools: Pools) -> Found:

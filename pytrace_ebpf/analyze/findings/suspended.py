@@ -4,7 +4,7 @@ While a request is suspended its event loop runs others, or has nothing to run. 
 what it awaits, and whoever holds the loop has findings of his own.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,20 +22,13 @@ _AWAITED = ["func_id", "awaited_func_id"]
 Ints = npt.NDArray[np.int64]
 
 
-class Suspended(NamedTuple):
-    """The findings, and for how long together own code of requests was suspended while its loop had nothing to run, ns."""
+def suspended(trace: Any, requests: pd.DataFrame, loops: pd.DataFrame) -> tuple[list[Found], int]:
+    """Of `requests` (Requests.of_coroutines) what their own code awaits, and for how long together it was suspended while its loop had nothing to run, ns.
 
-    found: list[Found]
-    ns: int
-
-
-def suspended(trace: Any, requests: pd.DataFrame, loops: pd.DataFrame) -> Suspended:
-    """Of `requests` (Requests.of_coroutines) what they await; `loops`: pid, tid, start_ns, until_ns of when event loops had nothing to run.
+    `loops`: pid, tid, start_ns, until_ns of when event loops had nothing to run.
 
     Memory is bounded by the number of coroutines and of these.
     """
-    if not len(requests):
-        return Suspended([], 0)
     tasks = trace.tasks([*awaited.COLUMNS, "pid", "tid", "start_ns", "end_ns"])
     tasks = tasks.assign(awaited_ns=_idle_ns(tasks, loops))
     endpoints = requests.set_index("request_id")["endpoint_func_id"]
@@ -60,7 +53,7 @@ def suspended(trace: Any, requests: pd.DataFrame, loops: pd.DataFrame) -> Suspen
                 of=Of(endpoint, int(of["size"]), int(of["sum"]), float(part)),
             )
         )
-    return Suspended(found, int(rows["awaited_ns"].sum()))
+    return found, int(rows["awaited_ns"].sum())
 
 
 def _idle_ns(tasks: pd.DataFrame, loops: pd.DataFrame) -> Ints:

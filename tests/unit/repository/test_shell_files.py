@@ -35,7 +35,8 @@ def test_bash_completes_commands_options_and_their_values(share: Path, typed: st
 def test_bash_offers_every_command_and_every_option(share: Path) -> None:
     commands = next(action.choices for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
     wanted = {
-        name: {word for action in below._actions for word in action.option_strings if word.startswith("--")} for name, below in commands.items()
+        name: {word for action in below._actions if action.help != argparse.SUPPRESS for word in action.option_strings if word.startswith("--")}
+        for name, below in commands.items()
     }
     ask = 'offer() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _shtab_pytrace_ebpf; echo "${COMPREPLY[*]}"; }'
     asked = "; ".join([ask, 'offer pytrace-ebpf ""', *(f"offer pytrace-ebpf {name} --" for name in commands)])
