@@ -347,7 +347,7 @@ def cost_sentence(cost: dict[str, Any], wall_ns: int, calls: int) -> str:
     return (
         f"Tracing cost about {text.duration(cost['total_ns'])} of CPU time ({of_cpu}{text.percent(cost['total_ns'], wall_ns)} of a core): "
         f"{calls - native:,} x {text.duration(cost['ns_per_call'])}, as measured with {cost['source']}{apart}."
-        + (" That is its price in a small loop; in a program of many functions it may be several times as much." if cost["source"] == _AGENT else "")
+        + (" A call costs that in a small loop; in a program of many functions it may be several times as much." if cost["source"] == _AGENT else "")
         + (" What it cost to read values is not in this." if cost.get("values") else "")
         + (" What it cost to count instructions is not in this." if cost.get("opcodes") else "")
     )
