@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.analyze.clients.pools import gives_back
+from pytrace_ebpf.analyze.clients.pools import gives_back, whole
 from pytrace_ebpf.analyze.waits.resources import labels
 from pytrace_ebpf.derive import streams
 from pytrace_ebpf.derive.added import added
@@ -15,7 +15,7 @@ from pytrace_ebpf.derive.calls.nesting import above
 from pytrace_ebpf.trace.libraries import in_library
 from pytrace_ebpf.trace.reader import Trace
 
-_CALL = ("call_id", "last_descendant_id", "func_id", "wall_ns", "status", "resumed", "yielded")
+_CALL = ("call_id", "last_descendant_id", "func_id", "start_ns", "end_ns", "status", "resumed", "yielded")
 _WAIT = ("call_id", "start_ns", "end_ns", "resource_id")
 CONNECTS = ("create_connection", "connect_tcp", "open_connection", "sock_connect")  # what a connection is made by
 _FAILED = "unwound"
@@ -68,15 +68,10 @@ def _outermost(trace: Trace) -> pd.DataFrame:
     calls = both[both["func_id"].isin(asks)].reset_index(drop=True)
     calls = calls[above(calls)[0] < 0]
     in_vain = both.loc[both["func_id"].isin(connects) & (both["status"] == _FAILED), "call_id"].to_numpy(np.int64)
-    found = rows.drop(columns="func_id").merge(calls, on="call_id").assign(total_ns=lambda frame: frame["wall_ns"])
-    if calls["yielded"].any():
-        tasks = trace.tasks(["coroutine_id", "start_ns", "end_ns", "status"]).set_index("coroutine_id").astype({"status": "object"})
-        whole = found["call_id"].map(tasks["end_ns"] - tasks["start_ns"])
-        found["total_ns"] = whole.fillna(found["total_ns"]).astype(np.int64)
-        found["status"] = found["call_id"].map(tasks["status"]).fillna(found["status"])
+    found = whole(trace, rows.drop(columns="func_id").merge(calls, on="call_id"))
     first, end = (np.searchsorted(in_vain, found[name].to_numpy(np.int64), "right") for name in ("call_id", "last_descendant_id"))
     failed = (found["status"] == _FAILED).astype(np.int64)
-    return found.assign(failed=failed, unconnected=failed * (end > first))
+    return found.assign(total_ns=found["end_ns"] - found["start_ns"], failed=failed, unconnected=failed * (end > first))
 
 
 def _resources(trace: Trace, asked: pd.DataFrame) -> None:

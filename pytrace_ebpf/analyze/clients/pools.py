@@ -26,6 +26,14 @@ def gives_back(rows: pd.DataFrame) -> "pd.Series[bool]":
     return pd.Series([pair in GIVES_BACK for pair in zip(rows["library"], rows["statement"], strict=True)], rows.index, bool)
 
 
+def whole(trace: Trace, found: pd.DataFrame) -> pd.DataFrame:
+    """`found` (call_id, end_ns, status, yielded of calls), with end_ns and status of all of a coroutine where a call is only its first resume."""
+    if not found["yielded"].any():
+        return found
+    tasks = trace.tasks(["coroutine_id", "end_ns", "status"]).set_index("coroutine_id").astype({"status": "object"})
+    return found.assign(**{name: found["call_id"].map(tasks[name]).fillna(found[name]) for name in tasks}).astype({"end_ns": "int64"})
+
+
 def pools(trace: Trace) -> pd.DataFrame:
     """One row per line of own code that took something from pools, and library, the most time first. Columns COLUMNS:
 
@@ -52,12 +60,9 @@ def _takes(trace: Trace, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame
         return rows, rows
     calls = streams.calls_of(trace, np.unique(rows["func_id"].to_numpy(np.int64)), _CALL).sort_values("call_id", ignore_index=True)
     calls = calls[above(calls)[0] < 0].astype({"status": "object"})
-    found = rows.merge(calls.drop(columns=["pid", "tid"]), on="call_id")
-    if calls["yielded"].any():
-        tasks = trace.tasks(["coroutine_id", "end_ns", "status"]).set_index("coroutine_id").astype({"status": "object"})
-        for name in ("end_ns", "status"):
-            found[name] = found["call_id"].map(tasks[name]).fillna(found[name])
-    return found.astype({"end_ns": "int64"}), calls.loc[calls["status"] == "open_at_start", ["pid", "tid", "end_ns"]]
+    return whole(trace, rows.merge(calls.drop(columns=["pid", "tid"]), on="call_id")), calls.loc[
+        calls["status"] == "open_at_start", ["pid", "tid", "end_ns"]
+    ]
 
 
 def _holds(takes: pd.DataFrame, gives: pd.DataFrame, before: pd.DataFrame, start_ns: int, end_ns: int) -> pd.DataFrame:

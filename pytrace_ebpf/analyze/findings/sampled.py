@@ -39,11 +39,12 @@ _WAIT_IN = {
     _CLIENTS: ("accept", "accept4", "socket.accept"),
 }  # fmt: skip
 _HOW = ("", *_WAIT_IN)
-_OF_RESOURCES = ("peer", "tls", "fsync", "wait")
+_OF_RESOURCES = ("peer", "tls", "fsync")
 _FOR_CLIENTS = ("clients of", "listening")  # labels of resources that a server waits at for work
 _OF_KIND = {"sleep": "sleep", "lock": "lock", "net": "peer", "wait-child": "subprocess"}
 _CALL_OF_KIND = {"io-read": "read", "io-write": "write", "poll": "poll"}
-_WORDS = {rule.name: rule.waits for rule in RULES if rule.name != "wait"} | {
+_NAMED = {rule.name: rule.waits for rule in RULES}  # where it is known for what
+_WORDS = {name: words for name, words in _NAMED.items() if name != "wait"} | {
     "peer": "for a connection ({syscall})",
     "tls": "for a connection in TLS handshakes",
 }
@@ -226,8 +227,8 @@ def _found(group: pd.DataFrame, state: str) -> Found:
         square=float(group[f"{state}_square"].sum()),
     )
     by_resource = group[group["resource"] != ""].groupby("resource")[time].sum()
-    if found.rule in _OF_RESOURCES[:-1] and len(by_resource) and by_resource.max() >= _MOSTLY * ns:
-        found.resource, found.words = by_resource.idxmax(), next(rule.waits for rule in RULES if rule.name == found.rule)
+    if found.rule in _OF_RESOURCES and len(by_resource) and by_resource.max() >= _MOSTLY * ns:
+        found.resource, found.words = by_resource.idxmax(), _NAMED[found.rule]
     if found.on_loop and state == "blocked":
         found.rule, found.held, found.evidence = "event-loop", found.rule, "--by task"
     return found
@@ -242,14 +243,14 @@ def _name_resources(found: list[Found], waits: pd.DataFrame) -> None:
             each.rule, each.words, each.evidence = "memory", _WORDS["memory"], "--by wait"
             continue
         by_resource = waits[waits["func_id"] == each.own].groupby(["resource", "syscall", "kind"])["total_ns"].sum()
-        if each.rule not in _OF_RESOURCES or not len(by_resource) or by_resource.max() < _MOSTLY * each.ns:
+        if each.rule not in (*_OF_RESOURCES, "wait") or not len(by_resource) or by_resource.max() < _MOSTLY * each.ns:
             continue
         each.resource, each.syscall, kind = by_resource.idxmax()
         each.evidence = "--by wait"
         if each.rule == "wait":
             row = pd.DataFrame({"resource": [each.resource], "syscall": [each.syscall], "kind": [kind]})
             each.rule = next((rule.name for rule in RULES if rule.name in ("peer", "file", "pipe") and rule.fits(row).all()), "wait")
-        each.words = next(rule.waits for rule in RULES if rule.name == each.rule) if each.rule != "wait" else each.words
+        each.words = _NAMED[each.rule] if each.rule != "wait" else each.words
 
 
 def _computed(own: pd.DataFrame, functions: pd.DataFrame) -> list[Found]:
