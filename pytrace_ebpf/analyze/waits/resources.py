@@ -21,7 +21,8 @@ def labels(resources: pd.DataFrame) -> "pd.Series[Any]":
     """By resource_id what to call each of `resources` (schema.RESOURCES); null where there is nothing to say, as of an epoll instance that found nothing.
 
     postgres 127.0.0.1:5432, tcp 10.0.0.7:7001; clients of 0.0.0.0:8000, for all connections that were accepted there; listening 0.0.0.0:8000;
-    lock of postgres 127.0.0.1:5432, where its process said mostly that it waits for a lock; /var/lib/app/log; unix /run/app.sock, unix socket of worker (4711) (its peer's process); pipe, pipe of ffmpeg, timerfd; child git.
+    lock of postgres 127.0.0.1:5432, where its process mostly said that it waits for one;
+    /var/lib/app/log; unix /run/app.sock, unix socket of worker (4711) (its peer's process); pipe, pipe of ffmpeg, timerfd; child git.
     """
     kind, name, local = (resources[column].astype("object") for column in ("kind", "name", "local_name"))
     out = pd.Series(None, index=resources.index, dtype="object")
