@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.analyze.findings.sampled import Standing, summed
@@ -89,7 +90,8 @@ def of_threads(intervals: pd.DataFrame) -> pd.DataFrame:
 def _held_on_core(samples: pd.DataFrame, leaves: pd.DataFrame, intervals: pd.DataFrame) -> pd.DataFrame:
     """How long threads had the GIL on a core. Who runs Python has it.
 
-    Who runs what Python called has it too, unless the thread lost its core about then without having it, or another one ran Python.
+    Who runs what Python called has it too, unless another thread had it off its core at that moment, or
+    about then the thread itself lost its core without having it, or another one ran Python.
     """
     on_core = (samples["off_ns"] == 0).to_numpy() & (leaves["func_id"] != OUTSIDE).to_numpy()
     if not on_core.any():
@@ -102,6 +104,14 @@ def _held_on_core(samples: pd.DataFrame, leaves: pd.DataFrame, intervals: pd.Dat
     lost = lost.sort_values("ts", kind="stable").astype(dict.fromkeys(THREAD, np.int64))
     others = pd.merge_asof(rows, python, on="ts", by="pid", direction="nearest", tolerance=period)["holder"].to_numpy(float)
     held = pd.merge_asof(rows, lost, on="ts", by=THREAD, direction="nearest", tolerance=period)["held"].to_numpy(float)
-    without = np.where(np.isnan(held), ~np.isnan(others) & (others != rows["tid"].to_numpy()), held == 0)
+    without = np.where(np.isnan(held), ~np.isnan(others) & (others != rows["tid"].to_numpy()), held == 0) | _elsewhere(rows, intervals)
     rows.loc[rows["native"].to_numpy() & without, "ns"] = 0
     return rows.groupby(THREAD).agg(gil_held_ns=("ns", "sum"), samples=("samples", "sum"))
+
+
+def _elsewhere(rows: pd.DataFrame, intervals: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Whether another thread of the process was off its core with the GIL, at the moment of each of the rows (THREAD, ts), which are sorted by ts."""
+    away = intervals.loc[intervals["held"], [*THREAD, "start_ns", "end_ns"]].rename(columns={"tid": "holder", "start_ns": "ts"})
+    away = away.sort_values("ts", kind="stable").astype(np.int64)
+    last = pd.merge_asof(rows, away, on="ts", by="pid")
+    return ((last["holder"] != last["tid"]) & (last["ts"] < last["end_ns"])).to_numpy(bool)

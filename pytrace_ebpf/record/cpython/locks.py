@@ -2,7 +2,7 @@
 
 The kernel says at which address a thread waits. Up to 3.13 a lock of `threading` has that address, so of the objects in a frame the one that is
 waited for is known for sure; from 3.14 on the thread's place in CPython's parking lot says which lock it is.
- An RLock has the thread that holds it. A Lock has none: whoever stands within `with lock:` has it, where that is one thread alone.
+An RLock has the thread that holds it. A Lock has none: whoever stands within `with lock:` has it, where that is one thread alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -155,6 +155,15 @@ def test_the_gil_is_held_off_the_core_too_and_not_by_native_code_that_lets_go_of
     assert {row["tid"]: row["gil_held_ns"] for row in seen.snapshot().threads} == {7: PERIOD + 500, 8: PERIOD}
 
 
+def test_native_code_beside_a_thread_that_lost_its_core_with_the_gil_does_not_have_it() -> None:
+    seen = window()
+    rows = [sched(0, 7, SchedKind.SNAPSHOT), sched(0, 8, SchedKind.SNAPSHOT)]
+    rows += [sched(S // 4, 7, SchedKind.OUT, state=RUNS, holder=7), sched(S // 2, 7, SchedKind.IN)]
+    samples = [sample(moment, 8, 2) for moment in (S // 4 - PERIOD, S // 4 + 2 * PERIOD, S // 2 - PERIOD, S * 3 // 4)]
+    seen.take(0, S, segment(rows, samples, STACKS, first=True))
+    assert {row["tid"]: row["gil_held_ns"] for row in seen.snapshot().threads} == {7: S // 4, 8: 2 * PERIOD}
+
+
 def test_what_is_older_than_the_window_drops_out_with_what_ended() -> None:
     seen = window(2)
     stack = [(0, -1, 0, 2)]
