@@ -228,7 +228,9 @@ def _found(group: pd.DataFrame, state: str) -> Found:
     )
     by_resource = group[group["resource"] != ""].groupby("resource")[time].sum()
     if found.rule in _OF_RESOURCES and len(by_resource) and by_resource.max() >= _MOSTLY * ns:
-        found.resource, found.words = by_resource.idxmax(), _NAMED[found.rule]
+        found.resource = by_resource.idxmax()
+        found.rule = _named_rule(found, found.rule)
+        found.words = _NAMED[found.rule]
     if found.on_loop and state == "blocked":
         found.rule, found.held, found.evidence = "event-loop", found.rule, "--by task"
     return found
@@ -247,10 +249,18 @@ def _name_resources(found: list[Found], waits: pd.DataFrame) -> None:
             continue
         each.resource, each.syscall, kind = by_resource.idxmax()
         each.evidence = "--by wait"
-        if each.rule == "wait":
-            row = pd.DataFrame({"resource": [each.resource], "syscall": [each.syscall], "kind": [kind]})
-            each.rule = next((rule.name for rule in RULES if rule.name in ("peer", "file", "pipe") and rule.fits(row).all()), "wait")
+        each.kind = kind if each.rule == "wait" else each.kind
+        each.rule = _named_rule(each, each.rule)
         each.words = _NAMED[each.rule] if each.rule != "wait" else each.words
+
+
+def _named_rule(found: Found, rule: str) -> str:
+    """The rule of a wait of which the resource is known, `rule` where that says no more."""
+    if rule not in ("peer", "wait"):
+        return rule
+    row = pd.DataFrame({"resource": [found.resource], "syscall": [found.syscall], "kind": [found.kind]})
+    named = ("database-lock",) if rule == "peer" else ("database-lock", "peer", "file", "pipe")
+    return next((each.name for each in RULES if each.name in named and each.fits(row).all()), rule)
 
 
 def _computed(own: pd.DataFrame, functions: pd.DataFrame) -> list[Found]:
