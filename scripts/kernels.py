@@ -11,12 +11,15 @@ from collections import defaultdict
 from itertools import zip_longest
 from pathlib import Path
 
+from pytrace_ebpf import processors
+
 _EQUAL, _LAUNCHED = "test_counts.py::test_calls_equal_what_the_interpreter_counts", "test_counts.py::test_calls_of_a_launched_program_too"
 _VALUES = "test_values.py::test_values_are_those_that_a_decorator_sees"
 _BY_THREAD = "test_states_by_thread_are_those_of_the_switches"
 _CHARGED = "test_functions_are_charged_for_what_they_allocate_and_keep[python3.11-agent]"
 _KILLED = "test_kills.py::test_killed_tracers_harm_no_target_and_leave_nothing"
 _NATIVE = "as this kernel has them-python3.11"
+_LIBRARIES = ("test_of_libraries[native.c-settings0-sizes0]", "test_of_libraries[blocks.c-settings1-sizes1]")
 _OTHERS = [f"[{version}-agent-{program}]" for program in ("fib", "threads", "generators", "exceptions") for version in ("python3.9", "python3.13")]
 ROOTS = Path("/var/lib/pytrace-ebpf/roots")  # which scripts/vm/build.sh has put into machines of another processor
 _IN = {"test_dump.py": "unit/record/dump", "test_objects.py": "unit/record/dump", "test_rootless.py": "unit/options"}  # other folders than tests/bpf
@@ -26,11 +29,12 @@ def _of(file: str, *names: str) -> tuple[str, ...]:
     return tuple(f"{file}::{name}" for name in names)
 
 
+_OTHER_PYTHONS, _WITHOUT_EBPF = "`agent`, 3.9 and 3.13", ("`--rootless`", "`dump`")
 # What a user asks for -> the tests that show it, all of a file or of a function where no more is named.
 FEATURES: dict[str, tuple[str, ...]] = {
     "calls, `agent`": (f"{_EQUAL}[python3.11-agent-exceptions]", f"{_EQUAL}[python3.11-agent-threads]", f"{_LAUNCHED}[python3.11-agent-generators]"),
     "calls, `usdt`": (f"{_EQUAL}[python3.11-usdt-exceptions]", f"{_EQUAL}[python3.11-usdt-threads]"),
-    "`agent`, 3.9 and 3.13": tuple(test + which for which in _OTHERS for test in (_EQUAL, _LAUNCHED)),
+    _OTHER_PYTHONS: tuple(test + which for which in _OTHERS for test in (_EQUAL, _LAUNCHED)),
     "split": _of(
         "test_sched.py",
         "test_on_cpu_time_is_the_kernels_own[python3.11]",
@@ -70,9 +74,8 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "`daemon`": ("test_daemon.py",),
     "`top`": _of("test_top.py", "test_shares_are_those_of_a_program_of_which_they_are_known_until_it_ends"),
     "kills": (f"{_KILLED}[python3.11-agent-threads]", f"{_KILLED}[python3.11-usdt-threads]"),
-    "verifier": ("test_verifier.py",),
+    "verifier": _of("test_verifier.py", "test_of_scheduling", "test_of_samples", "test_of_probes[calls]", "test_of_probes[args]", *_LIBRARIES),
 }
-_WITHOUT_EBPF = ("`--rootless`", "`dump`")
 NOT_PASSED = {"failure", "error", "skipped"}
 VERIFIED, _TRIED = "verified ", "tried"  # the properties of tests/bpf/test_verifier.py, and what finds out how to load the others
 _SOURCES = {
@@ -103,17 +106,18 @@ The kernel gives up on a program at 1,000,000 instructions that it has followed,
 
 
 def tests(without_ebpf: bool) -> list[str]:
-    """Of all features, as pytest takes them with --matrix: the first of each, the second, ..., so that a run that is cut short has something of each.
+    """As pytest takes them with --matrix: those of the verifier, then the first of each feature, the second, ..., so that a run that is cut short has something of each.
 
-    Other Pythons only where they are, and `without_ebpf` what can be had without.
+    Only of what this processor has and other Pythons that are here; `without_ebpf`: of what can be had without.
     """
-    others = ROOTS / "bullseye", ROOTS / "trixie"
-    here = [
-        names
-        for feature, names in FEATURES.items()
-        if feature in _WITHOUT_EBPF or not (without_ebpf or ("[python3.9" in names[0] and not all(root.is_dir() for root in others)))
-    ]
-    return [f"tests/{_IN.get(name.partition('::')[0], 'bpf')}/{name}" for names in zip_longest(*here) for name in names if name is not None]
+    wanted = _WITHOUT_EBPF if without_ebpf else tuple(FEATURES)
+    lacks = {f"`{option}`" for option in processors.here().lacks}
+    if not all((ROOTS / suite).is_dir() for suite in ("bullseye", "trixie")):
+        lacks.add(_OTHER_PYTHONS)
+    features = {feature: names for feature, names in FEATURES.items() if feature in wanted and feature not in lacks}
+    verifier = [name for name in features.pop("verifier", ()) if "`--layers`" not in lacks or "test_of_libraries" not in name]
+    names = [*verifier, *(name for each in zip_longest(*features.values()) for name in each if name is not None)]
+    return [f"tests/{_IN.get(name.partition('::')[0], 'bpf')}/{name}" for name in names]
 
 
 def feature_of(case: ET.Element) -> str | None:
