@@ -1,4 +1,4 @@
-"""What a segment adds to a picture: sums by thread, by function, by line and by wait, of its samples and its threads' states."""
+"""What a segment adds to a picture: sums by thread, by function, by line, by wait and by request, of its samples and its threads' states."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,7 @@ KEYS = {
     "threads": THREAD,
     "functions": [*THREAD, "func_id"],
     "lines": [*THREAD, "func_id", "line"],
+    "requests": [*THREAD, "func_id"],
     "waits": [*THREAD, "kind", "syscall", "resource", "func_id", "by_tid"],
 }
 """By which each table has one row."""
@@ -37,17 +38,24 @@ class Sums:
     standing: pd.DataFrame
 
 
-def sums(samples: pd.DataFrame, stacks: pd.DataFrame, functions: pd.DataFrame, intervals: pd.DataFrame, called: "pd.Series[Any]") -> Sums:
-    """Of samples as of weights.Weights, their stacks (schema.STACKS), the functions (schema.FUNCTIONS), the intervals of states.LiveStates, and what resources are
-    called (LiveResources)."""
+def sums(
+    samples: pd.DataFrame,
+    stacks: pd.DataFrame,
+    functions: pd.DataFrame,
+    intervals: pd.DataFrame,
+    called: "pd.Series[Any]",
+    endpoints: "pd.Series[int]",
+) -> Sums:
+    """Of samples as of weights.Weights, their stacks (schema.STACKS), the functions (schema.FUNCTIONS), the intervals of states.LiveStates, what resources
+    are called (LiveResources), and which request each stack is of (LiveRequests)."""
     natives = functions.loc[functions["function_layer"] == NATIVE, "func_id"].to_numpy(np.int64)
     standing = Standing(stacks, functions)
-    idle = standing.idle(samples[THREAD].join(standing.of(samples)))
+    samples = samples.assign(resource=samples["resource_id"].map(called).astype("object").fillna(""))
+    idle = standing.idle(samples[[*THREAD, "resource"]].join(standing.of(samples)))
     found = functions_of(stacks, samples["stack_id"].to_numpy(np.int64), natives)
     leaves = found.leaves.reindex(samples["stack_id"].to_numpy())
     leaves.index = samples.index
     leaves.loc[samples["stack_id"] == NO_FRAMES, "func_id"] = OUTSIDE
-    samples = samples.assign(resource=samples["resource_id"].map(called).astype("object").fillna(""))
     own = samples[[*THREAD, "ts", "cpu", "off_ns", "stack_id", *TIMES, "kind", "syscall", "resource", "by_tid"]]
     own = own.assign(func_id=leaves["func_id"], line=leaves["line"], samples=1, idle_ns=samples["blocked_ns"].where(idle, 0))
     by_stack = own.groupby([*THREAD, "stack_id"], sort=False)[[*_ADDED, "samples"]].sum().reset_index()
@@ -55,6 +63,8 @@ def sums(samples: pd.DataFrame, stacks: pd.DataFrame, functions: pd.DataFrame, i
     self_ = own.groupby(KEYS["functions"])[list(_ADDED)].sum().set_axis([*SELF_TIMES, "self_idle_ns"], axis=1)
     by_function = total.join(self_, how="outer").fillna(0).astype(np.int64).reset_index()
     lines = own[own["func_id"] >= 0].groupby(KEYS["lines"])[[*_ADDED, "samples"]].sum().reset_index()
+    answering = own.assign(func_id=own["stack_id"].map(endpoints).fillna(-1).astype(np.int64))
+    requests = answering[answering["func_id"] >= 0].groupby(KEYS["requests"])[[*_ADDED, "samples"]].sum().reset_index()
     away = own[(own[_OFF].sum(axis=1) > 0).to_numpy()].assign(queue_ns=own["runq_wait_ns"])
     away["wait_ns"] = away[_OFF].sum(axis=1) - away["queue_ns"]
     waits = away.groupby(KEYS["waits"])[["wait_ns", "queue_ns", "idle_ns", "samples"]].sum().reset_index()
@@ -64,7 +74,9 @@ def sums(samples: pd.DataFrame, stacks: pd.DataFrame, functions: pd.DataFrame, i
     )
     threads = threads.merge(own.groupby(THREAD, as_index=False)["idle_ns"].sum(), how="left", on=THREAD)
     threads["idle_ns"] = threads["idle_ns"].fillna(0).astype(np.int64)
-    return Sums({"threads": threads, "functions": by_function, "lines": lines, "waits": waits}, _last(own), summed(samples, standing))
+    return Sums(
+        {"threads": threads, "functions": by_function, "lines": lines, "requests": requests, "waits": waits}, _last(own), summed(samples, standing)
+    )
 
 
 def _last(own: pd.DataFrame) -> pd.DataFrame:

@@ -38,13 +38,14 @@ FUNCTIONS = [
     (RESULT, f"{LIBRARY}/concurrent/futures/_base.py", "result", "Future.result", 428, "concurrent.futures._base"),
     (ITEM, f"{LIBRARY}/concurrent/futures/thread.py", "run", "_WorkItem.run", 53, "concurrent.futures.thread"),
 ]
-DATABASE, CLIENT, FILE, NAMES, LOCKED = 1, 2, 3, 4, 5
+DATABASE, CLIENT, FILE, NAMES, LOCKED, PIPE = 1, 2, 3, 4, 5, 6
 RESOURCES = [
     (DATABASE, "tcp", "10.0.0.7:5432", "10.0.0.1:40000", False, 7, 3, 0, 0, 0),
     (CLIENT, "tcp", "10.0.0.9:50000", "10.0.0.1:8000", False, 7, 4, 0, 0, 0),
     (FILE, "file", "/var/lib/shop.db", "", False, 7, 5, 0, 1, 1),
     (NAMES, "udp", "10.0.0.2:53", "10.0.0.1:41000", False, 7, 6, 0, 0, 0),
     (LOCKED, "tcp", "127.0.0.1:5432", "127.0.0.1:40000", False, 7, 3, 8, 0, 0, "postgres", 5, 5),
+    (PIPE, "pipe", "", "", False, 7, 8, 0, 0, 2),
 ]  # fmt: skip
 
 
@@ -246,6 +247,11 @@ ALIKE: dict[str, tuple[str, Callable[[], Sequence[Script]], str]] = {
     "sleep without an event loop holds none": ("event-loop", no_loop, "sleep"),
     "the loop of a whole program is no function that calls another too often": ("many-calls", lambda: many(1, 36), "peer"),
     "a slow statement waits for no lock": ("database-lock", peer, "peer"),
+    "who polls for a sign of its own threads has nothing to do": (
+        "wait",
+        lambda: [thread(7, MAIN, SELECT).wait(90 * MS, syscall=EPOLL_WAIT, resource=PIPE), thread(8, MAIN, HANDLE).run(9 * MS)],
+        "computes",
+    ),
     "an answer in pieces is one call": ("many-calls", streamed, "peer"),
     "calls that each take long are not small": ("many-calls", peer, "peer"),
     "a thread of its own that sleeps between its rounds keeps nobody": ("sleep", asleep_beside, "computes"),

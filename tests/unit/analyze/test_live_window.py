@@ -122,6 +122,27 @@ def test_a_thread_that_stays_away_counts_once_however_often_it_is_sampled() -> N
     assert times(row) == [0, 20, 0, 3 * S + 10 - S // 10, 0]
 
 
+SERVED = [
+    (0, "app.py", "main", "main", 1, "app", 0, "python"),
+    (1, "/usr/lib/python3/dist-packages/gunicorn/workers/gthread.py", "handle_request", "ThreadWorker.handle_request", 1, "gunicorn.workers.gthread", 0,
+     "python"),
+    (2, "/usr/lib/python3/dist-packages/flask/app.py", "dispatch_request", "Flask.dispatch_request", 1, "flask.app", 0, "python"),
+    (3, "app.py", "pay", "pay", 40, "app", 0, "python"),
+    (4, "app.py", "charge", "charge", 60, "app", 0, "python"),
+]  # fmt: skip
+
+
+def test_requests_are_told_by_who_answers_them() -> None:
+    """main, handle_request, dispatch_request, pay, charge; of what answers nothing there is no row; a server without a framework answers itself."""
+    seen = window()
+    stacks = [(0, -1, 0, 2), (1, 0, 1, 6), (2, 1, 2, 7), (3, 2, 3, 8), (4, 3, 4, 9), (5, 0, 4, 9)]
+    samples = [sample(S // 10, 7, 4), sample(S * 2 // 10, 8, 3), sample(S * 3 // 10, 7, 5), sample(S * 4 // 10, 7, 1)]
+    rows = [sched(0, 7, SchedKind.SNAPSHOT), sched(0, 8, SchedKind.SNAPSHOT)]
+    seen.take(0, S, segment(rows, samples, stacks, first=True) | {"functions": table_of("functions", SERVED)})
+    found = {(row["tid"], row["func_id"]): times(row)[0] for row in seen.snapshot().requests}
+    assert found == {(7, 3): PERIOD, (8, 3): PERIOD, (7, 1): PERIOD}
+
+
 def test_a_short_wait_counts_for_those_that_were_not_sampled() -> None:
     seen = window()
     end = S + PERIOD // 4
