@@ -141,9 +141,10 @@ def sections(document: str) -> list[list[list[str]]]:
 
 
 def kernel_of(release: str) -> str:
-    """A kernel as the document names it, by `uname -r`: 6.1.0-50, and of another processor than x86-64 that, as Debian's kernels end in it."""
+    """A kernel as the document names it, by `uname -r`: 6.1.0-50, and of another processor than x86-64 that and its pages, as Debian's kernels end in it."""
     number = re.match(r"\d+\.\d+(\.\d+)?(-\d+)?", release)[0]  # type: ignore[index]
-    return f"{number} arm64" if release.endswith("-arm64") else number
+    other = re.search(r"-arm64(-\d+k)?$", release)
+    return number + other[0].replace("-", " ") if other else number
 
 
 def by_number(kernel: str) -> list[int]:
