@@ -91,8 +91,8 @@ TEXT = """\
 Debian 12's own kernel and its backports', 5.10 is Debian 11's, 7 and above sid's, all for clouds, booted in QEMU without KVM on two cores, with a root file system of
 Debian 12 and its Python 3.11; arm64 is the same for that processor, with 3.9 and 3.13 of Debian 11 and 13 beside it. Any other is that of the host that ran it. Each cell
 says how many tests passed, of how many; scripts/kernels.py has which. Each is tried once. An emulated machine is ten to twenty times slower than its host, and what is
-compared with a clock can fail where the host takes its cores away meanwhile. A dash: not tried, or not to be had: on 5.10 `doctor` and each recording say in a sentence
-that there is nothing but `--rootless`.
+compared with a clock can fail where the host takes its cores away meanwhile. QEMU 7.2 with a thread for each core can run code that the kernel had just replaced, which then
+stops ("Oops: int3"): such a run is made again. A dash: not tried, or not to be had: on 5.10 `doctor` and each recording say in a sentence that there is nothing but `--rootless`.
 
 {features}
 What did not pass:
