@@ -1,7 +1,7 @@
 """Which lock a thread waits for, what its code calls it, and who has it: read from outside.
 
-The kernel says at which address a thread waits. Up to 3.13 a lock of `threading` has that address, so of the objects in a frame the one that is
-waited for is known for sure; from 3.14 on the thread's place in CPython's parking lot says which lock it is.
+The kernel says at which address a thread waits. A lock of `threading` has that address, so of the objects in a frame the one that is
+waited for is known for sure; from 3.14 on (a Lock on 3.13 without a GIL, too) the thread's place in CPython's parking lot says which lock it is.
 An RLock has the thread that holds it. A Lock has none: whoever stands within `with lock:` has it, where that is one thread alone.
 """
 
@@ -16,7 +16,7 @@ from pytrace_ebpf.record.process.memory import MemoryFault
 LOCK, RLOCK, THREAD, IMPORT = "lock", "rlock", "thread", "import"
 _KINDS = {"_thread.lock": LOCK, "_thread.RLock": RLOCK}
 _SEMAPHORE, _OWNER, _COUNT, _LOCKED = 16, 24, 32, 32  # lockobject and rlockobject of Modules/_threadmodule.c
-_MUTEX = 16  # the same from 3.14 on: a byte, of which the lowest bit says that it is locked
+_MUTEX = 16  # the same where threads park: a byte, of which the lowest bit says that it is locked
 _METHODS, _SELF = 16, 24  # PyCFunctionObject, and PyMethodObject
 _EXIT = b"__exit__\0"
 _BUILTIN, _METHOD, _CONDITION = "builtin_function_or_method", "method", "Condition"
@@ -49,7 +49,7 @@ class Locks:
     def __init__(self, frames: Frames) -> None:
         self._frames, self._memory = frames, frames.memory
         self._more = frames.layout.object_type - 8  # of an object's head, in a build without a GIL
-        self._parks = frames.layout.version >= (3, 14)
+        self._parks = frames.layout.version >= (3, 14) or (self._more > 0 and frames.layout.version == (3, 13))
         self._named: dict[tuple[int, ...], list[tuple[int, str]]] = {}
         self._places: dict[int, tuple[str, str]] = {}  # file and name by code object
 
@@ -76,8 +76,8 @@ class Locks:
         return False
 
     def _lock(self, stack: Stack, futex: int) -> Waited | None:
-        if self._parks:
-            lock = parked_for(self._memory, futex, futex) - _MUTEX - self._more
+        if self._parks and (parked := parked_for(self._memory, futex, futex)) != futex:
+            lock = parked - _MUTEX - self._more
             kind = _KINDS.get(self._frames.kind(lock))
             held = kind == RLOCK and self._is_locked(lock)
             return Waited(kind, lock, self._names(stack, lock), self._memory.u64(lock + _OWNER + self._more) if held else 0) if kind else None
@@ -130,7 +130,7 @@ class Locks:
         found = set[int]()
         for value in self._frames.below_handler(frame, code):
             kind = self._frames.kind(value)
-            if self._parks:  # from 3.14 on the object lies there beside its __exit__
+            if self._frames.layout.version >= (3, 14):  # from then on the object lies there beside its __exit__
                 entered = value
             elif kind == _METHOD or (kind == _BUILTIN and self._is_exit(value)):
                 entered = self._self_of(value)
