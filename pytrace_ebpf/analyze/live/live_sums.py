@@ -102,7 +102,7 @@ def of_threads(intervals: pd.DataFrame) -> pd.DataFrame:
 def _held_on_core(samples: pd.DataFrame, leaves: pd.DataFrame, intervals: pd.DataFrame) -> pd.DataFrame:
     """How long threads had the GIL on a core. Who runs Python has it.
 
-    Who runs what Python called has it too, unless another thread had it off its core at that moment, or
+    Who runs what Python called has it too, unless another thread had it at that moment, or
     about then the thread itself lost its core without having it, or another one ran Python.
     """
     on_core = (samples["off_ns"] == 0).to_numpy() & (leaves["func_id"] != OUTSIDE).to_numpy()
@@ -122,8 +122,25 @@ def _held_on_core(samples: pd.DataFrame, leaves: pd.DataFrame, intervals: pd.Dat
 
 
 def _elsewhere(rows: pd.DataFrame, intervals: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Whether another thread of the process was off its core with the GIL, at the moment of each of the rows (THREAD, ts), which are sorted by ts."""
-    away = intervals.loc[intervals["held"], [*THREAD, "start_ns", "end_ns"]].rename(columns={"tid": "holder", "start_ns": "ts"})
-    away = away.sort_values("ts", kind="stable").astype(np.int64)
-    last = pd.merge_asof(rows, away, on="ts", by="pid")
-    return ((last["holder"] != last["tid"]) & (last["ts"] < last["end_ns"])).to_numpy(bool)
+    """Whether another thread of the process had the GIL at the moment of each of the rows (THREAD, ts, native; sorted by ts).
+
+    It had it off its core, or on it, from its sample before one in Python to the one after, as far as it kept that core.
+    """
+    stays = intervals.loc[intervals["state"] == "on_cpu", [*THREAD, "start_ns", "end_ns"]].astype(np.int64).sort_values("start_ns", kind="stable")
+    by_thread = rows.groupby(THREAD)["ts"]
+    ran = rows[[*THREAD, "ts"]].assign(before=by_thread.shift(1, fill_value=0), after=by_thread.shift(-1, fill_value=np.iinfo(np.int64).max))
+    ran = pd.merge_asof(ran[~rows["native"]], stays, left_on="ts", right_on="start_ns", by=THREAD)
+    ran = ran[ran["ts"] < ran["end_ns"]]
+    ran = ran[THREAD].assign(start_ns=ran[["start_ns", "before"]].max(axis=1), end_ns=ran[["end_ns", "after"]].min(axis=1))
+    had = pd.concat([intervals.loc[intervals["held"], ran.columns], ran]).astype(np.int64)
+    return _how_many(rows, had, ["pid"]) > _how_many(rows, had, THREAD)
+
+
+def _how_many(rows: pd.DataFrame, intervals: pd.DataFrame, by: list[str]) -> npt.NDArray[np.int64]:
+    """Of the intervals, how many with the same `by` there are at the moment of each of the rows, which are sorted by ts."""
+    edges = pd.concat(
+        [intervals[[*by, edge]].set_axis([*by, "ts"], axis=1).assign(number=change) for edge, change in (("end_ns", -1), ("start_ns", 1))]
+    )
+    edges = edges.sort_values("ts", kind="stable")
+    edges["number"] = edges.groupby(by)["number"].cumsum()
+    return pd.merge_asof(rows, edges, on="ts", by=by)["number"].fillna(0).to_numpy(np.int64)

@@ -185,6 +185,20 @@ def test_native_code_beside_a_thread_that_lost_its_core_with_the_gil_does_not_ha
     assert {row["tid"]: row["gil_held_ns"] for row in seen.snapshot().threads} == {7: S // 4, 8: 2 * PERIOD}
 
 
+def test_native_code_beside_a_thread_that_stays_on_its_core_and_was_seen_in_python_there_does_not_have_the_gil() -> None:
+    """However seldom that one is sampled, as where a virtual machine's cores take turns."""
+    seen = window()
+    rows = [
+        sched(0, 7, SchedKind.SNAPSHOT),
+        sched(0, 8, SchedKind.SNAPSHOT),
+        sched(S // 2, 7, SchedKind.OUT, state=SLEEPS, syscall=NANOSLEEP, holder=0),
+    ]
+    samples = [sample(S // 8, 7, 1), sample(3 * S // 8, 7, 2), *(sample(S * at // 16, 8, 2) for at in (1, 4, 5, 7, 10))]
+    seen.take(0, S, segment(rows, samples, STACKS, first=True))
+    held = {row["tid"]: row["gil_held_ns"] for row in seen.snapshot().threads}
+    assert held[8] == 2 * PERIOD, "after both were in native code, and while the other one slept"
+
+
 def test_what_is_older_than_the_window_drops_out_with_what_ended() -> None:
     seen = window(2)
     stack = [(0, -1, 0, 2)]
