@@ -21,6 +21,7 @@ _METHODS, _SELF = 16, 24  # PyCFunctionObject, and PyMethodObject
 _EXIT = b"__exit__\0"
 _BUILTIN, _METHOD, _CONDITION = "builtin_function_or_method", "method", "Condition"
 _THREADING, _IMPORTING = "threading.py", "<frozen importlib._bootstrap>"
+_WAITER = "waiter"  # a variable of Condition.wait: a lock of its own
 _LOOKED_AT = 4  # frames, innermost first, in which a name is looked for
 _MOST_ATTRIBUTES, _MOST_ITEMS = 300, 100  # objects whose attributes are looked through for a name; items of a container
 
@@ -149,18 +150,25 @@ class Locks:
     def _lets_go(self, lock: int, stack: Stack) -> bool:
         """Whether a thread stands in Condition.wait, which lets go of the lock."""
         for frame, code in stack[:_LOOKED_AT]:
-            file, name = self._place(code)
-            if name == "wait" and file.endswith(_THREADING) and (own := self._own(frame, code)) and self._frames.kind(own) == _CONDITION:
-                return self._frames.objects.attribute(own, "_lock") == lock
+            if self._in_condition(frame, code):
+                return self._frames.objects.attribute(self._own(frame, code), "_lock") == lock
         return False
 
     def _names(self, stack: Stack, lock: int) -> list[tuple[int, str]]:
         key = (lock, *(code for _, code in stack[:_LOOKED_AT]))
         if key not in self._named:
-            self._named[key] = [
-                (place, name) for place, (frame, code) in enumerate(stack[:_LOOKED_AT]) if (name := self._expression(frame, code, lock))
-            ]
+            named = [(0, name)] if (name := self._expression(*stack[0], lock)) else []
+            if name != _WAITER or not self._in_condition(*stack[0]):  # that nobody else has a name for, and many threads have one each
+                others = enumerate(stack[1:_LOOKED_AT], 1)
+                named += [(place, name) for place, (frame, code) in others if (name := self._expression(frame, code, lock))]
+            self._named[key] = named
         return self._named[key]
+
+    def _in_condition(self, frame: int, code: int) -> bool:
+        """Whether this is Condition.wait."""
+        file, name = self._place(code)
+        own = name == "wait" and file.endswith(_THREADING) and self._own(frame, code)
+        return bool(own) and self._frames.kind(own) == _CONDITION
 
     def _expression(self, frame: int, code: int, lock: int) -> str:
         """How a frame's code may call a lock: a variable, or up to two attributes of one, of such names as the code has. "" where it cannot be found."""
