@@ -1,7 +1,7 @@
 """Which lock a thread waits for, what its code calls it, and who has it: read from outside.
 
-The kernel says at which address a thread waits. Up to 3.13 a lock of `threading` has that address, so of the objects in a frame the one that is
-waited for is known for sure; from 3.14 on the thread's place in CPython's parking lot says which lock it is.
+The kernel says at which address a thread waits. A lock of `threading` has that address, so of the objects in a frame the one that is
+waited for is known for sure; from 3.14 on (a Lock on 3.13 without a GIL, too) the thread's place in CPython's parking lot says which lock it is.
 An RLock has the thread that holds it. A Lock has none: whoever stands within `with lock:` has it, where that is one thread alone.
 """
 
@@ -16,11 +16,12 @@ from pytrace_ebpf.record.process.memory import MemoryFault
 LOCK, RLOCK, THREAD, IMPORT = "lock", "rlock", "thread", "import"
 _KINDS = {"_thread.lock": LOCK, "_thread.RLock": RLOCK}
 _SEMAPHORE, _OWNER, _COUNT, _LOCKED = 16, 24, 32, 32  # lockobject and rlockobject of Modules/_threadmodule.c
-_MUTEX = 16  # the same from 3.14 on: a byte, of which the lowest bit says that it is locked
+_MUTEX = 16  # the same where threads park: a byte, of which the lowest bit says that it is locked
 _METHODS, _SELF = 16, 24  # PyCFunctionObject, and PyMethodObject
 _EXIT = b"__exit__\0"
 _BUILTIN, _METHOD, _CONDITION = "builtin_function_or_method", "method", "Condition"
 _THREADING, _IMPORTING = "threading.py", "<frozen importlib._bootstrap>"
+_WAITER = "waiter"  # a variable of Condition.wait: a lock of its own
 _LOOKED_AT = 4  # frames, innermost first, in which a name is looked for
 _MOST_ATTRIBUTES, _MOST_ITEMS = 300, 100  # objects whose attributes are looked through for a name; items of a container
 
@@ -49,7 +50,7 @@ class Locks:
     def __init__(self, frames: Frames) -> None:
         self._frames, self._memory = frames, frames.memory
         self._more = frames.layout.object_type - 8  # of an object's head, in a build without a GIL
-        self._parks = frames.layout.version >= (3, 14)
+        self._parks = frames.layout.version >= (3, 14) or (self._more > 0 and frames.layout.version == (3, 13))
         self._named: dict[tuple[int, ...], list[tuple[int, str]]] = {}
         self._places: dict[int, tuple[str, str]] = {}  # file and name by code object
 
@@ -76,8 +77,8 @@ class Locks:
         return False
 
     def _lock(self, stack: Stack, futex: int) -> Waited | None:
-        if self._parks:
-            lock = parked_for(self._memory, futex, futex) - _MUTEX - self._more
+        if self._parks and (parked := parked_for(self._memory, futex, futex)) != futex:
+            lock = parked - _MUTEX - self._more
             kind = _KINDS.get(self._frames.kind(lock))
             held = kind == RLOCK and self._is_locked(lock)
             return Waited(kind, lock, self._names(stack, lock), self._memory.u64(lock + _OWNER + self._more) if held else 0) if kind else None
@@ -130,7 +131,7 @@ class Locks:
         found = set[int]()
         for value in self._frames.below_handler(frame, code):
             kind = self._frames.kind(value)
-            if self._parks:  # from 3.14 on the object lies there beside its __exit__
+            if self._frames.layout.version >= (3, 14):  # from then on the object lies there beside its __exit__
                 entered = value
             elif kind == _METHOD or (kind == _BUILTIN and self._is_exit(value)):
                 entered = self._self_of(value)
@@ -149,18 +150,25 @@ class Locks:
     def _lets_go(self, lock: int, stack: Stack) -> bool:
         """Whether a thread stands in Condition.wait, which lets go of the lock."""
         for frame, code in stack[:_LOOKED_AT]:
-            file, name = self._place(code)
-            if name == "wait" and file.endswith(_THREADING) and (own := self._own(frame, code)) and self._frames.kind(own) == _CONDITION:
-                return self._frames.objects.attribute(own, "_lock") == lock
+            if self._in_condition(frame, code):
+                return self._frames.objects.attribute(self._own(frame, code), "_lock") == lock
         return False
 
     def _names(self, stack: Stack, lock: int) -> list[tuple[int, str]]:
         key = (lock, *(code for _, code in stack[:_LOOKED_AT]))
         if key not in self._named:
-            self._named[key] = [
-                (place, name) for place, (frame, code) in enumerate(stack[:_LOOKED_AT]) if (name := self._expression(frame, code, lock))
-            ]
+            named = [(0, name)] if (name := self._expression(*stack[0], lock)) else []
+            if name != _WAITER or not self._in_condition(*stack[0]):  # that nobody else has a name for, and many threads have one each
+                others = enumerate(stack[1:_LOOKED_AT], 1)
+                named += [(place, name) for place, (frame, code) in others if (name := self._expression(frame, code, lock))]
+            self._named[key] = named
         return self._named[key]
+
+    def _in_condition(self, frame: int, code: int) -> bool:
+        """Whether this is Condition.wait."""
+        file, name = self._place(code)
+        own = name == "wait" and file.endswith(_THREADING) and self._own(frame, code)
+        return bool(own) and self._frames.kind(own) == _CONDITION
 
     def _expression(self, frame: int, code: int, lock: int) -> str:
         """How a frame's code may call a lock: a variable, or up to two attributes of one, of such names as the code has. "" where it cannot be found."""
