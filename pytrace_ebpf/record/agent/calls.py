@@ -16,10 +16,12 @@ from pytrace_ebpf.record.agent.directory import AgentDirectory
 from pytrace_ebpf.record.agent.errands import Errands
 from pytrace_ebpf.record.agent.price import measured
 from pytrace_ebpf.record.agent.skipped_events import Passed, passed_per_left_call
+from pytrace_ebpf.record.agent.timed import Timings
 from pytrace_ebpf.record.agent.traced import Traced, lookups
 from pytrace_ebpf.record.cost.budget import EVERYTHING
 from pytrace_ebpf.record.cpython.qualnames import Qualifiers, Qualify
 from pytrace_ebpf.record.filters import NOTHING, Filters, Observed
+from pytrace_ebpf.record.measured import Measured, Timed
 from pytrace_ebpf.record.process.namespaces import UNKNOWN_THREAD, Shared
 from pytrace_ebpf.record.process.target import Target, inspect, own_id
 from pytrace_ebpf.record.recorder import Rows
@@ -84,7 +86,7 @@ class AgentCalls(CallSource):
         self._given_up: dict[int, str] = {}  # why a process's arena is not read any more
         self._seen: dict[int, Target] = {}  # Pythons of which it is known whether the agent can come to them
         self._first: Target | None = None
-        self._qualifiers, self._passed = Qualifiers(), Passed()
+        self._qualifiers, self._passed, self._timings = Qualifiers(), Passed(), Timings()
         self._lost = np.zeros(len(LOSS_CLASSES), np.int64)  # of arenas that are closed, and of unknown threads
         self._waited_ns = self._launched = 0
         self._left_out, self._directories = frozenset[int](), Directories(self._options, launches)
@@ -168,6 +170,7 @@ class AgentCalls(CallSource):
         self._traced.remove(traced)
         self._lost, self._waited_ns = self._lost + traced.losses, self._waited_ns + traced.waited_ns
         self._passed.close(traced)
+        self._timings.close(traced, self._clock.ns_per_stamp)
 
     def reset(self, pid: int, tid: int, ts: int) -> None:
         """Close the arena of the program that was there before; that of the new one may be known already."""
@@ -235,6 +238,10 @@ class AgentCalls(CallSource):
     def passed(self) -> dict[int, int]:
         """As the processes count them."""
         return self._passed.now(self._traced)
+
+    def timed(self) -> dict[int, Timed]:
+        """As the agents time their callbacks."""
+        return self._timings.now(self._traced, self._clock.ns_per_stamp)
 
     @property
     def passed_per_left_call(self) -> int:
@@ -307,14 +314,16 @@ class AgentCalls(CallSource):
         """The first that came."""
         return self._first
 
-    def cost_per_call(self) -> tuple[float, float] | None:
-        """What a call of fib takes in a process without the agent and in one with it, in the first target's interpreter."""
-        return measured(self._first, self._basics)
+    def cost_per_call(self) -> Measured | None:
+        """In a process without the agent and in one with it, of the first target's interpreter."""
+        return measured(self._first, self._basics, self._library, self._clock)
 
     def cost_per_line(self, ns_per_call: float | None) -> float | None:
         """What it takes more where its lines are recorded, of which each call of it has one."""
-        with_lines = measured(self._first, [*self._basics, ("lines", 1)]) if self._lines and ns_per_call is not None else None
-        return None if with_lines is None or ns_per_call is None else max(0.0, round(with_lines[1] - with_lines[0] - ns_per_call, 1))
+        with_lines = (
+            measured(self._first, [*self._basics, ("lines", 1)], self._library, self._clock) if self._lines and ns_per_call is not None else None
+        )
+        return None if with_lines is None or ns_per_call is None else max(0.0, round(with_lines.recorded - with_lines.alone - ns_per_call, 1))
 
     def close(self) -> None:
         """Leave nothing behind."""
