@@ -43,11 +43,12 @@ static uint32_t random_bits(struct writer *w)
     return (uint32_t)(w->random >> (64 - STRIDE_BITS));
 }
 
-void timing_first(struct writer *w)
+/* Of a new writer: when its first event is timed, which is drawn so that a short thread has as much chance as a long one. */
+static void begin(struct writer *w)
 {
     if (clock_known != options.clock)
         learn_clocks();
-    w->random = stamp_of(options.clock) ^ (uint64_t)w->tid << 32;
+    w->random = (stamp_of(options.clock) ^ (uint64_t)w->tid << 32) | 1;
     random_bits(w);
     w->untimed = 1 + random_bits(w);
 }
@@ -92,6 +93,10 @@ uint64_t timing_begins(void)
     struct writer *w = this_writer;
     if (!recording || !writes_to(w, recording) || !arena) {
         go_on(w);
+        return 0;
+    }
+    if (!w->random) {
+        begin(w);
         return 0;
     }
     if (w->phase != CODE) {

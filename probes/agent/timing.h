@@ -5,8 +5,6 @@
 #include "arena.h"
 #include "build.h"
 
-/* Of a new writer: where the first one is. */
-void timing_first(struct writer *writer);
 /* GIL held. The stamp from which on this event is timed; 0: it is not, but may end the time since the one before. */
 uint64_t timing_begins(void);
 /* It is done. `code`: from now on Python's code runs, and no C function that the thread's next event ends. */

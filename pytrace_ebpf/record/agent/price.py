@@ -45,3 +45,9 @@ def _share_within(directory: AgentDirectory, library: Library, clock: Clock) -> 
                 arena = Arena(file, library.dtypes, directory.arena_bytes)
                 return of_arena(arena, clock.ns_per_stamp).share
     return 0.0
+
+
+def line_ns(target: Target | None, options: Sequence[tuple[str, object]], library: Library, clock: Clock, ns_per_call: float) -> float | None:
+    """What a call takes more where its one line is recorded too."""
+    with_lines = measured(target, [*options, ("lines", 1)], library, clock)
+    return None if with_lines is None else max(0.0, round(with_lines.ns_per_call - ns_per_call, 1))
