@@ -18,7 +18,7 @@ static uint64_t since, since_ns;           /* one moment */
 
 static uint64_t cpu_ns(void)
 {
-    struct timespec now;
+    struct timespec now = {0}; /* a seccomp filter may refuse it */
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return (uint64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
