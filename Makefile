@@ -50,7 +50,7 @@ test-faults: setup ## try each fault several times (TRIES=5), and write docs/fau
 	@$(PYTEST) -n $(JOBS) tests/faults --tries $(TRIES) --junitxml .build/faults.xml $(ARGS); code=$$?; \
 	$(if $(ARGS),,$(BIN)/python scripts/faults.py .build/faults.xml > .build/faults.md && mv .build/faults.md docs/faults.md || code=1;) exit $$code
 
-test-kernels: setup ## run a part of the tests on each kernel, in emulated machines (KERNELS="6.1 6.12 6.1-arm64 6.12-arm64-16k here"; half an hour each), and write docs/kernels.md
+test-kernels: setup ## run a part of the tests on each kernel, in emulated machines (KERNELS="5.10 6.1 6.12 sid 6.1-arm64 6.12-arm64-16k here"; half an hour each), and write docs/kernels.md
 	@scripts/test-kernels.sh $(KERNELS)
 
 test-kernels-short: setup ## run a few of them on 6.1 and 6.12 within five minutes, where their images exist; CI does

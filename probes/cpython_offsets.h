@@ -45,7 +45,7 @@
     OFFSET(frame_top,                NONE,   64, NONE,   64, NONE, NONE, NONE,   64) /* of its stack, where what was just returned still lies: f_valuestack, stacktop (an int: so many objects behind frame_locals), stackpointer */ \
     OFFSET(frame_globals,              48,   48,   48,    8,   24,   24,   24,   24) /* f_globals; it and the next two, and co_stacksize, co_names, co_freevars, co_exceptiontable for `dump` */ \
     OFFSET(frame_blocks,              112,  112,  104, NONE, NONE, NONE, NONE, NONE) /* f_iblock: an int, so many of f_blockstack, which begins 8 behind it */ \
-    OFFSET(frame_suspended,            72,   72,   80,   64,   64,   64, NONE, NONE) /* where the stack of a suspended generator ends: f_stacktop, f_stackdepth (an int), stacktop (an int: so many objects behind frame_locals) */ \
+    OFFSET(frame_suspended,            72,   72,   80,   64,   64,   64,   64,   64) /* where the stack of a suspended generator ends: f_stacktop, f_stackdepth (an int), stacktop (an int: so many objects behind frame_locals) */ \
     OFFSET(return_opcode,            NONE,   83, NONE,   83, NONE, NONE, NONE,   33) /* RETURN_VALUE's number, where its object is looked for */ \
     OFFSET(thread_exception,         NONE,   88, NONE,   96, NONE, NONE, NONE,  136) /* the one that is raised; NULL = none: curexc_type, and curexc_value behind it, then current_exception */ \
     OFFSET(object_frame,             NONE, NONE, NONE,   24,   24,   24,   24,   24) /* from the PyFrameObject to its interpreter frame */ \
@@ -68,10 +68,10 @@
     OFFSET(code_kinds,               NONE, NONE, NONE,  104,  104,  104,  104,  104) /* co_localspluskinds: a bytes object */ \
     OFFSET(code_cells,                 88,   88,   88, NONE, NONE, NONE, NONE, NONE) /* co_cellvars */ \
     OFFSET(code_cell_arguments,        96,   96,   96, NONE, NONE, NONE, NONE, NONE) /* co_cell2arg: of each cell the argument that is in it, or -1; NULL = none is in any */ \
-    OFFSET(code_stack,                 32,   32,   32,   68,   64,   64, NONE, NONE) /* co_stacksize */ \
-    OFFSET(code_names,                 64,   64,   64,   32,   32,   32, NONE, NONE) /* co_names: a tuple */ \
+    OFFSET(code_stack,                 32,   32,   32,   68,   64,   64,   64,   64) /* co_stacksize */ \
+    OFFSET(code_names,                 64,   64,   64,   32,   32,   32,   32,   32) /* co_names: a tuple */ \
     OFFSET(code_free,                  80,   80,   80, NONE, NONE, NONE, NONE, NONE) /* co_freevars: a tuple */ \
-    OFFSET(code_exceptions,          NONE, NONE, NONE,   40,   40,   40, NONE, NONE) /* co_exceptiontable: a bytes object */ \
+    OFFSET(code_exceptions,          NONE, NONE, NONE,   40,   40,   40,   40,   40) /* co_exceptiontable: a bytes object */ \
     OFFSET(frame_locals,              360,  360,  352,   72,   72,   72,   80,   80) /* f_localsplus; the low two bits of each are a tag on 3.14+ */ \
     OFFSET(tuple_items,                24,   24,   24,   24,   24,   24,   32,   32) \
     OFFSET(generator_state,          NONE, NONE,  108,   -5, NONE, NONE, NONE, NONE) /* from the frame to f_state or gi_frame_state: a char, -1 once it is suspended */ \
@@ -82,6 +82,9 @@
     OFFSET(frame_trace_opcodes,        89,   89,   85,   45, NONE, NONE, NONE, NONE) /* f_trace_opcodes: a char */ \
     OFFSET(type_cached_keys,          872,  864,  872,  872,  880,  880,  880,  888) /* PyHeapTypeObject.ht_cached_keys: the names of its instances' attributes */ \
     OFFSET(thread_task,              NONE, NONE, NONE, NONE, NONE, NONE,  872, 1032) /* asyncio_running_task; before, the dict _asyncio._current_tasks has it */ \
+    OFFSET(thread_tasks,             NONE, NONE, NONE, NONE, NONE, NONE,  880, 1048) /* asyncio_tasks_head: a list of the tasks that were made there */ \
+    OFFSET(interpreter_tasks,        NONE, NONE, NONE, NONE, NONE, NONE,10880,10856) /* the same, of threads that have ended */ \
+    OFFSET(task_node,                NONE, NONE, NONE, NONE, NONE, NONE,  152,  152) /* its place in such a list: next, previous */ \
     OFFSET(task_coro,                 112,  152,  160,  136,  136,  120,  128,  128) /* TaskObj, of Modules/_asynciomodule.c */ \
     OFFSET(task_name,                 120,  160,  168,  144,  144,  128,  136,  136) /* a str, from 3.12 on an int until the name is asked for: N of Task-N */ \
     OFFSET(generator_frame,            16,   16,   16,   80,   72,   72,   72,   72) /* from a generator or coroutine: pointer to its frame, then the frame itself */ \
@@ -119,12 +122,14 @@
     OFFSET(code_keyword_only,          76,    76) \
     OFFSET(code_variables,            112,   112) \
     OFFSET(code_kinds,                120,   120) \
-    OFFSET(frame_suspended,          NONE,  NONE) \
-    OFFSET(code_stack,               NONE,  NONE) \
-    OFFSET(code_names,               NONE,  NONE) \
-    OFFSET(code_exceptions,          NONE,  NONE) \
+    OFFSET(code_stack,                 80,    80) \
+    OFFSET(code_names,                 48,    48) \
+    OFFSET(code_exceptions,            56,    56) \
     OFFSET(tuple_items,                40,    48) \
     OFFSET(type_cached_keys,          896,   896) \
+    OFFSET(thread_tasks,             NONE,   880) \
+    OFFSET(interpreter_tasks,        NONE, 15608) \
+    OFFSET(task_node,                NONE,   168) \
     OFFSET(task_coro,                 136,   144) \
     OFFSET(task_name,                 144,   152) \
     OFFSET(generator_frame,            88,    88) \
@@ -172,6 +177,9 @@
     /*                                  3.8   3.9  3.10  3.11  3.12  3.13  3.14  3.15 */ \
     OFFSET(task_name,                NONE, NONE, NONE, NONE, NONE, NONE,    8,    8) \
     OFFSET(task_coro,                NONE, NONE, NONE, NONE, NONE, NONE,   40,   40) \
-    OFFSET(thread_task,              NONE, NONE, NONE, NONE, NONE, NONE,   88,   88)
+    OFFSET(task_node,                NONE, NONE, NONE, NONE, NONE, NONE,   48,   48) \
+    OFFSET(interpreter_tasks,        NONE, NONE, NONE, NONE, NONE, NONE,   64,   64) \
+    OFFSET(thread_task,              NONE, NONE, NONE, NONE, NONE, NONE,   88,   88) \
+    OFFSET(thread_tasks,             NONE, NONE, NONE, NONE, NONE, NONE,   96,   96)
 
 #endif

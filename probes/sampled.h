@@ -2,7 +2,7 @@
 #ifndef PYTRACE_SAMPLED_H
 #define PYTRACE_SAMPLED_H
 
-#include <linux/ptrace.h>
+#include <uapi/linux/ptrace.h>
 #include "common.h"
 #include "processor.h"
 #include "resource_settings.h"

@@ -15,7 +15,6 @@
  * which user space has made of their .eh_frame (unwind.h). Nothing here relies on what those say: they lead to addresses that are read
  * as the thread itself could, or not. A frame is reported as the row that it was found by, so that a function has few of them.
  */
-#include <uapi/linux/bpf_perf_event.h>
 #include "common.h"
 #include "off_cpu.h"
 #include "frames.h"
@@ -333,6 +332,8 @@ static __always_inline __u32 missed_ticks(__u64 now)
     held = (now - coming->given) / SETTINGS->period; /* an idle core of a virtual machine may not tick for as long as it is idle */
     return late < held ? late : held;
 }
+
+struct bpf_perf_event_data; /* whose header, with what it includes, is not clang's C from Linux 7 on */
 
 int sample(struct bpf_perf_event_data *ctx)
 {
@@ -752,14 +753,17 @@ static __always_inline void find_wait(struct wait *wait, const struct walk *walk
     __u64 first = KERNEL(__u64, &regs->REGS_FIRST), file;
     struct polled polled = {};
     __s32 descriptor;
+    __u64 nr;
     __u8 on;
 
     wait->syscall = KERNEL(REGS_CALL_TYPE, &regs->REGS_CALL);
     if (wait->syscall < 0 && !walk->off.uninterruptible) /* it was stopped, or is new */
         wait->syscall = SYSCALL_UNKNOWN;
-    if (!SETTINGS->resources_known || wait->syscall < 0 || wait->syscall >= WAITS_ON)
+    nr = wait->syscall;
+    asm volatile("" : "+r"(nr)); /* or the compiler checks another register than it uses, where numbers have 32 bits */
+    if (!SETTINGS->resources_known || nr >= WAITS_ON)
         return;
-    on = SETTINGS->waits_on[wait->syscall];
+    on = SETTINGS->waits_on[nr];
     if (on == ON_NOTHING || on == ON_CHILD)
         return;
     descriptor = only_descriptor(on, first, regs);

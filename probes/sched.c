@@ -139,6 +139,7 @@ static __always_inline __u64 resource_waited_for(__u32 pid, __u32 tid, __u64 nr,
     __s32 descriptor;
     __u8 on;
 
+    asm volatile("" : "+r"(nr)); /* or the compiler checks another register than it uses, where numbers have 32 bits */
     if (!SETTINGS->resources_known || nr >= WAITS_ON)
         return 0;
     on = SETTINGS->waits_on[nr];

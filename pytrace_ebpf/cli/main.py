@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,6 +16,7 @@ import pytrace_ebpf
 from pytrace_ebpf import extras
 from pytrace_ebpf.errors import DEBUG, HostError, OutputError, PytraceError, UsageError
 from pytrace_ebpf.printable import printable
+from pytrace_ebpf.record import priority
 from pytrace_ebpf.terminal import standard_streams
 
 # The registry: one module of this package per command, with NAME, add_arguments(parser), run(args) -> exit code,
@@ -37,6 +38,7 @@ COMMANDS = (
     "mcp",
     "completion",
 )
+_AT_ONCE = "dump"  # which is asked for where something is slow now, and takes a second at most
 _EARLIER = {"trace": "request"}  # names that commands had: they work on, and are not shown
 
 _NO_THREAD = "can't start new thread"
@@ -137,6 +139,11 @@ def _run(words: list[str]) -> int:
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     words = renamed(words)
+    with priority.first() if words[:1] == [_AT_ONCE] else nullcontext():
+        return _run_command(words)
+
+
+def _run_command(words: list[str]) -> int:
     try:
         args = parser([w for w in words if w in COMMANDS][:1]).parse_args(words)
     except SystemExit as printed:  # --help, --version

@@ -102,15 +102,27 @@ class Tools:
         return await _answer("info", self._of(trace), "--json")
 
     async def report(
-        self, trace: str, by: str = "function", top: int = 20, since: str = "", until: str = "", pid: int = 0, tid: int = 0, only: str = ""
+        self,
+        trace: str,
+        by: str = "function",
+        top: int = 20,
+        since: str = "",
+        until: str = "",
+        pid: int = 0,
+        tid: int = 0,
+        only: str = "",
+        request: str = "",
+        what_if: str = "",
     ) -> str:
-        """Where the time went: `findings` first, then rows by function, line, thread, core, gil, wait, client, request, task, memory and others.
+        """Where the time went: `findings` first, then rows by function, line, thread, core, gil, wait, client, request, path, task, memory and others.
 
-        since, until: of the recording, as 1.5s. only: own, function=NAME, module=NAME, thread=NAME or task=NAME.
+        since, until: of the recording, as 1.5s. only: own, function=NAME, module=NAME, thread=NAME or task=NAME. request: by request and by path, those
+        that functions of this pattern answer. what_if: by path, "Shop.pay 2x", lock, gil or "cores 4": how long requests would take then.
         """
         if by not in BY:
             raise ValueError(f"there is no report by {by}; there are {', '.join(BY)}")
-        words = [word for option, value in (("--from", since), ("--until", until), ("--only", only)) if value for word in (option, value)]
+        texts = {"--from": since, "--until": until, "--only": only, "--request": request, "--what-if": what_if}
+        words = [word for option, value in texts.items() if value for word in (option, value)]
         words += [word for option, number in (("--pid", pid), ("--tid", tid)) if number for word in (option, str(number))]
         return await _answer("report", self._of(trace), "--json", *_rows(by, top), *words)
 

@@ -196,7 +196,7 @@ def new_session(options: Options, instead: str, command: Sequence[str] = ()) -> 
     except HostError as error:
         if options.rootless:
             raise
-        raise HostError(f"{error}, or without eBPF and privileges {instead}") from None
+        raise HostError(f"{error}; without eBPF and privileges: {instead}") from None
 
 
 def _share(text: str) -> float:

@@ -44,6 +44,8 @@ RESOURCES = Table(
         Column("device", "int64", "", "number of its file system's device"),
         Column("inode", "int64", "", "and its inode there"),
         Column("peer_command", "string", "", "command of that process, as ps calls it; empty where it is not known, and of a child, whose name it is", absent=""),
+        Column("peer_looks", "int32", "", "tcp: how often that process was looked at while it worked for this connection; of PostgreSQL on this host alone", absent=0),
+        Column("peer_lock_waits", "int32", "", "and said of itself that it waits for a lock, a row's or a table's, that another session has", absent=0),
     ),
     timed=False,
 )  # fmt: skip

@@ -47,6 +47,7 @@ class Snapshot:
                (OUTSIDE); TIMES, idle_ns, gil_held_ns, samples
     functions  pid, tid, func_id, TIMES and idle_ns (with what it called), SELF_TIMES and self_idle_ns, samples
     lines      pid, tid, func_id, line, TIMES and idle_ns (of the line itself), samples
+    requests   pid, tid, func_id (of what answers them), TIMES and idle_ns, samples
     waits      pid, tid, kind, syscall, resource (what is behind the descriptor, in words; "" nothing), func_id (innermost function of Python's), by_tid (that
                ended it; 0 none), wait_ns, queue_ns (then in the run queue), idle_ns, samples
     findings   a sentence each, the most time first: what the threads' time goes to
@@ -60,6 +61,7 @@ class Snapshot:
     threads: Rows = field(default_factory=list)
     functions: Rows = field(default_factory=list)
     lines: Rows = field(default_factory=list)
+    requests: Rows = field(default_factory=list)
     waits: Rows = field(default_factory=list)
     findings: Sequence[str] = ()
     names: Mapping[int, tuple[str, str, str, int]] = field(default_factory=dict)

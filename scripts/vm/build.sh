@@ -1,7 +1,8 @@
 #!/bin/bash
 # Build what scripts/vm/run.sh boots: a Debian root with a kernel, this project's packages and its Python, as a disk. What is there is kept.
 #
-#   scripts/vm/build.sh [KERNEL]   6.1 (the default; Debian 12's own), 6.12 (from its backports), 6.1-arm64, 6.12-arm64, 6.12-arm64-16k (pages of 16 KB)
+#   scripts/vm/build.sh [KERNEL]   6.1 (the default; Debian 12's own), 6.12 (from its backports), 5.10 (Debian 11's), sid (the newest that Debian has),
+#                                  6.1-arm64, 6.12-arm64, 6.12-arm64-16k (pages of 16 KB)
 #
 # It lies in $PYTRACE_VM/KERNEL, by default .build/vm, of arm64 /var/lib/pytrace-ebpf/vm (about 6 GB for each kernel, half of that while it is built).
 set -euo pipefail
@@ -25,10 +26,12 @@ need() { # COMMAND PACKAGE
 
 flavour=cloud-$ARCH
 case $KERNEL in
-    6.1 | 6.1-arm64) from=() ;;
-    6.12 | 6.12-arm64) from=("$SUITE-backports") ;;
-    6.12-arm64-16k) from=("$SUITE-backports") flavour=arm64-16k ;;
-    *) say "no kernel $KERNEL is known here: 6.1, 6.12, 6.1-arm64, 6.12-arm64, 6.12-arm64-16k"; exit 2 ;;
+    6.1 | 6.1-arm64) from=$SUITE ;;
+    6.12 | 6.12-arm64) from=$SUITE-backports ;;
+    6.12-arm64-16k) from=$SUITE-backports flavour=arm64-16k ;;
+    5.10) from=bullseye ;;
+    sid) from=sid ;;
+    *) say "no kernel $KERNEL is known here: 5.10, 6.1, 6.12, sid, 6.1-arm64, 6.12-arm64, 6.12-arm64-16k"; exit 2 ;;
 esac
 
 made_from() { python3 scripts/vm/requirements.py && cat scripts/vm/build.sh; }
@@ -74,15 +77,43 @@ mkdir -p "$PLACE" "$VM/wheels" "$VM/wheels-$ARCH"
 root=$PLACE/root
 if [ ! -e "$root" ]; then
     as_root rm -rf "$root.new"
-    sources=("deb $mirror $SUITE main")
-    for suite in "${from[@]}"; do sources+=("deb $mirror $suite main"); done
-    as_root mmdebstrap --quiet --variant=minbase --mode=root --architectures=$ARCH --include="$PACKAGES" "$SUITE" "$root.new" "${sources[@]}"
+    as_root mmdebstrap --quiet --variant=minbase --mode=root --architectures=$ARCH --include="$PACKAGES" "$SUITE" "$root.new" "deb $mirror $SUITE main"
+    if [ "$from" != $SUITE ]; then
+        echo "deb $mirror $from main" | as_root tee "$root.new/etc/apt/sources.list.d/kernel.list" >/dev/null
+        printf 'Package: *\nPin: release n=%s\nPin-Priority: 100\n' "$from" | as_root tee "$root.new/etc/apt/preferences.d/kernel" >/dev/null
+    fi
     as_root chroot "$root.new" env DEBIAN_FRONTEND=noninteractive sh -euc "
-        apt-get -qq update
-        apt-get -qq -y --no-install-recommends -t ${from[0]:-$SUITE} install initramfs-tools linux-image-$flavour linux-headers-$flavour
+        apt-get -qq -o Acquire::Check-Valid-Until=false update
+        apt-get -qq -y --no-install-recommends install initramfs-tools
+        wanted='linux-image-$flavour linux-headers-$flavour'
+        case $from in
+            $SUITE*) apt-get -qq -y --no-install-recommends -t $from install \$wanted ;;
+            *) # another release: its kernel's packages alone, whatever else they ask for
+                cd /tmp
+                apt-cache depends -o APT::Default-Release=$from --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances \$wanted |
+                    grep '^linux-' | sort -u | xargs apt-get -qq -t $from download
+                dpkg --force-depends --unpack linux-*.deb
+                rm linux-*.deb
+                release=\$(ls /lib/modules)
+                depmod \$release
+                for each in vmlinuz config; do # where the newest have them, and their package would put them
+                    [ -e /boot/\$each-\$release ] || cp /lib/modules/\$release/\$each /boot/\$each-\$release
+                done
+                update-initramfs -c -k \$release
+                ;;
+        esac
         apt-get clean" >"$PLACE/kernel.log" 2>&1 || { tail -n 15 "$PLACE/kernel.log" >&2; exit 1; }
     as_root mv "$root.new" "$root"
 fi
+
+# Other Pythons, for what is compiled for another processor: only unpacked, as tests start them in roots of their own.
+others=()
+if is_foreign; then others=(bullseye:python3.9 trixie:python3.13); fi
+for each in "${others[@]}"; do
+    at=$root/var/lib/pytrace-ebpf/roots/${each%:*}
+    [ -e "$at" ] || as_root mmdebstrap --quiet --mode=root --variant=extract --architectures=$ARCH --include="base-files,dash,${each#*:}" "${each%:*}" "$at" "$mirror"
+    as_root mkdir -p "$at/proc" "$at/dev/shm" "$at/tmp"
+done
 
 # Its packages are fetched and built here, where pip is configured, and installed there, without a network.
 [ "$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')" = $PYTHON ] || { say "the packages have to be built by Python $PYTHON"; exit 1; }

@@ -34,7 +34,7 @@ for_another() {
     local release common
     release=$(basename "$place"/root/lib/modules/*)
     common=$(echo "$place"/root/usr/src/linux-headers-*-common)
-    mkdir -p "$place/kept"
+    mkdir -p "$place/kept/var/cache" # where nothing was kept yet, too
     mount -t overlay none -o "lowerdir=$place/root/usr/src/linux-headers-$release:$common" "$1"
     BCC_KERNEL_SOURCE=$1 ARCH=$ARCH PYTHONPATH=$tree .venv/bin/python -B scripts/vm/compile.py "$release" "$MACHINE" "$place/kept"
 }

@@ -88,6 +88,7 @@ CASES = {
     "how a process ends": Case(Lacking(fields=(("signal_struct", "group_exit_code"),)), "ends", "lacks how a process ends"),
     "ids in a container": Case(Lacking(fields=(("pid", "numbers"),)), "ids", "a thread's number in its container"),
     "what is behind descriptors": Case(Lacking(fields=(("files_struct", "fdt"),)), "resources", "which files and sockets were waited for"),
+    "where quotas are counted": Case(Lacking(fields=(("task_group", "cfs_rq"),)), "quota", "waits for a CPU quota are not told apart"),
     "when a thread began": Case(Lacking(fields=(("task_struct", "start_time"),)), "sample fields", "no --sample, no daemon and no top"),
     "time in the run queue": Case(Lacking(fields=(("sched_info", "run_delay"),)), "run delay", "how long threads wait for a core"),
 }

@@ -249,9 +249,15 @@ def inherited():
     """What a forked child waits for."""
     reading, writing = os.pipe()
     known["inherited"] = ["pipe", ""]
-    if not os.fork():
+    child = os.fork()
+    if not child:
         os.read(reading, 1)
         os._exit(0)
+    while True:
+        with open(f"/proc/{child}/stat") as file:
+            if ") S " in file.read():
+                break
+        time.sleep(0.001)
     time.sleep(WAIT_S)
     os.write(writing, b"!")
     os.wait()

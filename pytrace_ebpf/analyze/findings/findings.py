@@ -22,7 +22,7 @@ from pytrace_ebpf.analyze.waits.rivals import rivals
 COLUMNS = ["rule", "share", "ns", "of", "of_share", "sentence", "function", "file", "line", "resource", "other", "command", "confidence", "error_ns"]
 IDLE = "idle"
 _PEER = "peer"
-_ASKED = {_PEER, "dns"}
+_ASKED = {_PEER, "database-lock", "dns"}
 _LEAST = 0.02  # of the time at work
 _MOSTLY, _MANY = 0.5, 0.2
 _OFTEN, _IN_ALL = 10, 20  # calls within one of their caller's, and so many of them

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
+from pytrace_ebpf.analyze.waits.resources import LOCK_OF
 from pytrace_ebpf.trace.schema import OF_THE_INTERPRETER
 
 Rows: TypeAlias = pd.DataFrame
@@ -68,6 +69,7 @@ RULES = (
     Rule("queue", lambda rows: rows["primitive_func_id"] >= 0, "in `{primitive}`{until}", ("primitive_func_id",)),
     Rule("lock", _kind("lock"), "for a lock{until}"),
     Rule("tls", lambda rows: _is_peer(rows) & rows["shakes_hands"], "for {what} in TLS handshakes", ("resource",)),
+    Rule("database-lock", _resource(LOCK_OF), "for a {what} that another of its sessions has ({syscall})", ("resource", "syscall")),
     Rule("peer", _is_peer, "for {what} ({syscall})", ("resource", "syscall")),
     Rule("file", _resource("/"), "for {what} ({syscall})", ("syscall",)),
     Rule("pipe", _resource("pipe"), "for who is at the other end of a pipe ({syscall})", ("syscall",)),

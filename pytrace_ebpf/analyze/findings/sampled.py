@@ -13,7 +13,7 @@ from pytrace_ebpf.analyze.findings.computed import OF_IMPORTS
 from pytrace_ebpf.analyze.findings.contexts import Contexts, Ints, contexts
 from pytrace_ebpf.analyze.findings.rules import LOOK_UPS, PROCESSES, RULES, TO_DISK
 from pytrace_ebpf.analyze.findings.sentences import Found
-from pytrace_ebpf.analyze.findings.waited import FOR_OTHERS, WITHOUT_OTHERS, primitives
+from pytrace_ebpf.analyze.findings.waited import FOR_OTHERS, OWN_SIGNALS, WITHOUT_OTHERS, primitives
 from pytrace_ebpf.analyze.functions.own_code import NONE
 from pytrace_ebpf.analyze.samples.by_wait import WaitSums
 from pytrace_ebpf.analyze.samples.errors import with_errors
@@ -42,6 +42,7 @@ _HOW = ("", *_WAIT_IN)
 _OF_RESOURCES = ("peer", "tls", "fsync")
 _FOR_CLIENTS = ("clients of", "listening")  # labels of resources that a server waits at for work
 _OF_KIND = {"sleep": "sleep", "lock": "lock", "net": "peer", "wait-child": "subprocess"}
+_POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait")
 _CALL_OF_KIND = {"io-read": "read", "io-write": "write", "poll": "poll"}
 _NAMED = {rule.name: rule.waits for rule in RULES}  # where it is known for what
 _WORDS = {name: words for name, words in _NAMED.items() if name != "wait"} | {
@@ -91,9 +92,10 @@ def summed(samples: pd.DataFrame, standing: "Standing") -> pd.DataFrame:
     Those without frames are nobody's.
     """
     rows = samples[samples["stack_id"] != NO_FRAMES]
-    where = standing.of(rows).assign(resource=rows.get("resource", ""))
-    rows = pd.concat([rows[["pid", "tid", *_TIMES]].assign(ns=rows["total_ns"]), where], axis=1)
-    return rows.assign(idle_ns=rows["blocked_ns"].where(standing.idle(rows), 0)).groupby(KEY, as_index=False, dropna=False).agg(_SUMS)
+    columns = ["pid", "tid", *_TIMES, *(["resource"] if "resource" in rows else [])]
+    rows = pd.concat([rows[columns].assign(ns=rows["total_ns"]), standing.of(rows)], axis=1)
+    rows = rows.assign(idle_ns=rows["blocked_ns"].where(standing.idle(rows), 0))
+    return rows.assign(resource=rows.get("resource", "")).groupby(KEY, as_index=False, dropna=False).agg(_SUMS)
 
 
 def in_rows(rows: pd.DataFrame, functions: pd.DataFrame, period: int, of_processes: bool = False) -> Sampled:
@@ -153,11 +155,16 @@ class Standing:
         return out.assign(how=out["how"].where(out["how"] != "", how.fillna("")), syscall=out["syscall"].where(out["syscall"].notna(), call))
 
     def idle(self, rows: pd.DataFrame) -> "pd.Series[bool]":
-        """Which rows (of(), with pid and tid), as far as they are blocked, are of threads that have nothing to do: as in waited.py, by how they wait in place of
-        for what."""
+        """Which rows (of(), with pid and tid), as far as they are blocked, are of threads that have nothing to do.
+
+        As in waited.py, by how they wait and, where rows say in `resource` for what, by that.
+        """
         primitive, main, outermost = rows["primitive"].map(self._names), rows["tid"] == rows["pid"], rows["depth"] == 0
         for_others = (main & primitive.isin(FOR_OTHERS)) | (outermost & primitive.isin(WITHOUT_OTHERS))
         by_itself = outermost & ~rows["on_loop"].astype(bool) & ~main & rows["how"].isin(("sleep", "peer"))
+        if "resource" in rows:
+            by_itself |= outermost & ~rows["on_loop"].astype(bool) & rows["syscall"].isin(_POLLS) & rows["resource"].isin(("", *OWN_SIGNALS))
+            by_itself |= rows["resource"].str.startswith(_FOR_CLIENTS)
         return (rows["own_func_id"] < 0) | (rows["how"] == _CLIENTS) | for_others | by_itself
 
 
@@ -228,7 +235,9 @@ def _found(group: pd.DataFrame, state: str) -> Found:
     )
     by_resource = group[group["resource"] != ""].groupby("resource")[time].sum()
     if found.rule in _OF_RESOURCES and len(by_resource) and by_resource.max() >= _MOSTLY * ns:
-        found.resource, found.words = by_resource.idxmax(), _NAMED[found.rule]
+        found.resource = by_resource.idxmax()
+        found.rule = _named_rule(found, found.rule)
+        found.words = _NAMED[found.rule]
     if found.on_loop and state == "blocked":
         found.rule, found.held, found.evidence = "event-loop", found.rule, "--by task"
     return found
@@ -247,10 +256,18 @@ def _name_resources(found: list[Found], waits: pd.DataFrame) -> None:
             continue
         each.resource, each.syscall, kind = by_resource.idxmax()
         each.evidence = "--by wait"
-        if each.rule == "wait":
-            row = pd.DataFrame({"resource": [each.resource], "syscall": [each.syscall], "kind": [kind]})
-            each.rule = next((rule.name for rule in RULES if rule.name in ("peer", "file", "pipe") and rule.fits(row).all()), "wait")
+        each.kind = kind if each.rule == "wait" else each.kind
+        each.rule = _named_rule(each, each.rule)
         each.words = _NAMED[each.rule] if each.rule != "wait" else each.words
+
+
+def _named_rule(found: Found, rule: str) -> str:
+    """The rule of a wait of which the resource is known, `rule` where that says no more."""
+    if rule not in ("peer", "wait"):
+        return rule
+    row = pd.DataFrame({"resource": [found.resource], "syscall": [found.syscall], "kind": [found.kind]})
+    named = ("database-lock",) if rule == "peer" else ("database-lock", "peer", "file", "pipe")
+    return next((each.name for each in RULES if each.name in named and each.fits(row).all()), rule)
 
 
 def _computed(own: pd.DataFrame, functions: pd.DataFrame) -> list[Found]:

@@ -41,6 +41,7 @@ WITHOUT_OTHERS = (
     *(name for name in FOR_OTHERS if name not in ("Future.result", "ApplyResult.get")),
     *_FOR_WORK,
 )  # in a thread's outermost function
+OWN_SIGNALS = ("pipe", "eventfd", "unix socket")  # resources that no other process has the other end of: by which threads wake the one that polls
 _WITHOUT_WORK = ("lock", "poll", "sleep", "other", "wait-child")  # of a thread that runs no own code
 _MOST = 0.5
 
@@ -152,7 +153,11 @@ def _is_idle(waits: pd.DataFrame, clients: "pd.Series[int]", names: "pd.Series[A
     of_clients = waits["resource_id"].isin(clients) & ~sends(waits["syscall"])
     in_library = (waits["own_func_id"] < 0) & kind.isin(_WITHOUT_WORK)
     for_others = named & ((main & primitive.isin(FOR_OTHERS)) | ((depth == 0) & primitive.isin(WITHOUT_OTHERS)))
-    by_itself = (depth == 0) & ~waits["on_loop"] & ((~main & (kind == "sleep")) | ((kind == "poll") & waits["resource"].isna()))
+    by_itself = (
+        (depth == 0)
+        & ~waits["on_loop"]
+        & ((~main & (kind == "sleep")) | ((kind == "poll") & (waits["resource"].isna() | waits["resource"].isin(OWN_SIGNALS))))
+    )
     return of_clients | in_library | for_others | by_itself
 
 

@@ -1,9 +1,10 @@
-"""What a segment adds to a picture: sums by thread, by function, by line and by wait, of its samples and its threads' states."""
+"""What a segment adds to a picture: sums by thread, by function, by line, by wait and by request, of its samples and its threads' states."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.analyze.findings.sampled import Standing, summed
@@ -18,6 +19,7 @@ KEYS = {
     "threads": THREAD,
     "functions": [*THREAD, "func_id"],
     "lines": [*THREAD, "func_id", "line"],
+    "requests": [*THREAD, "func_id"],
     "waits": [*THREAD, "kind", "syscall", "resource", "func_id", "by_tid"],
 }
 """By which each table has one row."""
@@ -36,17 +38,24 @@ class Sums:
     standing: pd.DataFrame
 
 
-def sums(samples: pd.DataFrame, stacks: pd.DataFrame, functions: pd.DataFrame, intervals: pd.DataFrame, called: "pd.Series[Any]") -> Sums:
-    """Of samples as of weights.Weights, their stacks (schema.STACKS), the functions (schema.FUNCTIONS), the intervals of states.LiveStates, and what resources are
-    called (LiveResources)."""
+def sums(
+    samples: pd.DataFrame,
+    stacks: pd.DataFrame,
+    functions: pd.DataFrame,
+    intervals: pd.DataFrame,
+    called: "pd.Series[Any]",
+    endpoints: "pd.Series[int]",
+) -> Sums:
+    """Of samples as of weights.Weights, their stacks (schema.STACKS), the functions (schema.FUNCTIONS), the intervals of states.LiveStates, what resources
+    are called (LiveResources), and which request each stack is of (LiveRequests)."""
     natives = functions.loc[functions["function_layer"] == NATIVE, "func_id"].to_numpy(np.int64)
     standing = Standing(stacks, functions)
-    idle = standing.idle(samples[THREAD].join(standing.of(samples)))
+    samples = samples.assign(resource=samples["resource_id"].map(called).astype("object").fillna(""))
+    idle = standing.idle(samples[[*THREAD, "resource"]].join(standing.of(samples)))
     found = functions_of(stacks, samples["stack_id"].to_numpy(np.int64), natives)
     leaves = found.leaves.reindex(samples["stack_id"].to_numpy())
     leaves.index = samples.index
     leaves.loc[samples["stack_id"] == NO_FRAMES, "func_id"] = OUTSIDE
-    samples = samples.assign(resource=samples["resource_id"].map(called).astype("object").fillna(""))
     own = samples[[*THREAD, "ts", "cpu", "off_ns", "stack_id", *TIMES, "kind", "syscall", "resource", "by_tid"]]
     own = own.assign(func_id=leaves["func_id"], line=leaves["line"], samples=1, idle_ns=samples["blocked_ns"].where(idle, 0))
     by_stack = own.groupby([*THREAD, "stack_id"], sort=False)[[*_ADDED, "samples"]].sum().reset_index()
@@ -54,6 +63,8 @@ def sums(samples: pd.DataFrame, stacks: pd.DataFrame, functions: pd.DataFrame, i
     self_ = own.groupby(KEYS["functions"])[list(_ADDED)].sum().set_axis([*SELF_TIMES, "self_idle_ns"], axis=1)
     by_function = total.join(self_, how="outer").fillna(0).astype(np.int64).reset_index()
     lines = own[own["func_id"] >= 0].groupby(KEYS["lines"])[[*_ADDED, "samples"]].sum().reset_index()
+    answering = own.assign(func_id=own["stack_id"].map(endpoints).fillna(-1).astype(np.int64))
+    requests = answering[answering["func_id"] >= 0].groupby(KEYS["requests"])[[*_ADDED, "samples"]].sum().reset_index()
     away = own[(own[_OFF].sum(axis=1) > 0).to_numpy()].assign(queue_ns=own["runq_wait_ns"])
     away["wait_ns"] = away[_OFF].sum(axis=1) - away["queue_ns"]
     waits = away.groupby(KEYS["waits"])[["wait_ns", "queue_ns", "idle_ns", "samples"]].sum().reset_index()
@@ -63,7 +74,9 @@ def sums(samples: pd.DataFrame, stacks: pd.DataFrame, functions: pd.DataFrame, i
     )
     threads = threads.merge(own.groupby(THREAD, as_index=False)["idle_ns"].sum(), how="left", on=THREAD)
     threads["idle_ns"] = threads["idle_ns"].fillna(0).astype(np.int64)
-    return Sums({"threads": threads, "functions": by_function, "lines": lines, "waits": waits}, _last(own), summed(samples, standing))
+    return Sums(
+        {"threads": threads, "functions": by_function, "lines": lines, "requests": requests, "waits": waits}, _last(own), summed(samples, standing)
+    )
 
 
 def _last(own: pd.DataFrame) -> pd.DataFrame:
@@ -89,7 +102,8 @@ def of_threads(intervals: pd.DataFrame) -> pd.DataFrame:
 def _held_on_core(samples: pd.DataFrame, leaves: pd.DataFrame, intervals: pd.DataFrame) -> pd.DataFrame:
     """How long threads had the GIL on a core. Who runs Python has it.
 
-    Who runs what Python called has it too, unless the thread lost its core about then without having it, or another one ran Python.
+    Who runs what Python called has it too, unless another thread had it at that moment, or
+    about then the thread itself lost its core without having it, or another one ran Python.
     """
     on_core = (samples["off_ns"] == 0).to_numpy() & (leaves["func_id"] != OUTSIDE).to_numpy()
     if not on_core.any():
@@ -102,6 +116,31 @@ def _held_on_core(samples: pd.DataFrame, leaves: pd.DataFrame, intervals: pd.Dat
     lost = lost.sort_values("ts", kind="stable").astype(dict.fromkeys(THREAD, np.int64))
     others = pd.merge_asof(rows, python, on="ts", by="pid", direction="nearest", tolerance=period)["holder"].to_numpy(float)
     held = pd.merge_asof(rows, lost, on="ts", by=THREAD, direction="nearest", tolerance=period)["held"].to_numpy(float)
-    without = np.where(np.isnan(held), ~np.isnan(others) & (others != rows["tid"].to_numpy()), held == 0)
+    without = np.where(np.isnan(held), ~np.isnan(others) & (others != rows["tid"].to_numpy()), held == 0) | _elsewhere(rows, intervals)
     rows.loc[rows["native"].to_numpy() & without, "ns"] = 0
     return rows.groupby(THREAD).agg(gil_held_ns=("ns", "sum"), samples=("samples", "sum"))
+
+
+def _elsewhere(rows: pd.DataFrame, intervals: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Whether another thread of the process had the GIL at the moment of each of the rows (THREAD, ts, native; sorted by ts).
+
+    It had it off its core, or on it, from its sample before one in Python to the one after, as far as it kept that core.
+    """
+    stays = intervals.loc[intervals["state"] == "on_cpu", [*THREAD, "start_ns", "end_ns"]].astype(np.int64).sort_values("start_ns", kind="stable")
+    by_thread = rows.groupby(THREAD)["ts"]
+    ran = rows[[*THREAD, "ts"]].assign(before=by_thread.shift(1, fill_value=0), after=by_thread.shift(-1, fill_value=np.iinfo(np.int64).max))
+    ran = pd.merge_asof(ran[~rows["native"]], stays, left_on="ts", right_on="start_ns", by=THREAD)
+    ran = ran[ran["ts"] < ran["end_ns"]]
+    ran = ran[THREAD].assign(start_ns=ran[["start_ns", "before"]].max(axis=1), end_ns=ran[["end_ns", "after"]].min(axis=1))
+    had = pd.concat([intervals.loc[intervals["held"], ran.columns], ran]).astype(np.int64)
+    return _how_many(rows, had, ["pid"]) > _how_many(rows, had, THREAD)
+
+
+def _how_many(rows: pd.DataFrame, intervals: pd.DataFrame, by: list[str]) -> npt.NDArray[np.int64]:
+    """Of the intervals, how many with the same `by` there are at the moment of each of the rows, which are sorted by ts."""
+    edges = pd.concat(
+        [intervals[[*by, edge]].set_axis([*by, "ts"], axis=1).assign(number=change) for edge, change in (("end_ns", -1), ("start_ns", 1))]
+    )
+    edges = edges.sort_values("ts", kind="stable")
+    edges["number"] = edges.groupby(by)["number"].cumsum()
+    return pd.merge_asof(rows, edges, on="ts", by=by)["number"].fillna(0).to_numpy(np.int64)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from pytrace_ebpf.analyze.findings.sampled import in_rows, worth
 from pytrace_ebpf.analyze.findings.sentences import Names, sentence
+from pytrace_ebpf.analyze.live.live_requests import LiveRequests
 from pytrace_ebpf.analyze.live.live_resources import LiveResources
 from pytrace_ebpf.analyze.live.live_states import LiveStates
 from pytrace_ebpf.analyze.live.live_sums import KEYS, Sums, sums
@@ -20,7 +21,7 @@ from pytrace_ebpf.trace.losses import PARTLY
 from pytrace_ebpf.trace.schema import CALL_SITES, FUNCTIONS, PROCESSES, SAMPLES, STACKS
 from pytrace_ebpf.trace.snapshot import OUTSIDE, TIMES, Facts, Rows, Snapshot
 
-_MOST = {"threads": 1000, "functions": 1500, "lines": 500, "waits": 500}  # rows of a picture: those with most time
+_MOST = {"threads": 1000, "functions": 1500, "lines": 500, "requests": 500, "waits": 500}  # rows of a picture: those with most time
 _FINDINGS_NS, _MOST_FINDINGS, _LEAST = 10 * 10**9, 3, 0.05
 _MOST_OTHERS = 10_000  # threads of other programs, whose names are kept
 
@@ -40,7 +41,7 @@ class Window:
         self._span_ns, self._machine, self._period_ns = int(seconds * 1e9), machine, period_ns
         self._states, self._weights = LiveStates(machine), Weights(period_ns)
         self._segments: deque[_Segment] = deque()
-        self._resources = LiveResources()
+        self._resources, self._requests = LiveResources(), LiveRequests()
         self._names: dict[int, tuple[str, str, str, int]] = {}
         self._functions = FUNCTIONS.arrow.empty_table().to_pandas()
         self._processes: dict[int, dict[str, Any]] = {}
@@ -57,7 +58,7 @@ class Window:
         intervals = self._states.segment(tables.get("sched"), end_ns, tables.get("losses"))
         samples, stacks = (tables.get(table.name, table.arrow.empty_table()).to_pandas() for table in (SAMPLES, STACKS))
         weighed = self._weights.take(samples, intervals)
-        found = sums(weighed, stacks, self._functions, intervals, self._resources.called)
+        found = sums(weighed, stacks, self._functions, intervals, self._resources.called, self._requests.endpoints(stacks))
         self._last |= {(row["pid"], row["tid"]): row for row in _rows(found.last)}
         self._segments.append(_Segment(start_ns, end_ns, found))
         while self._segments[0].end_ns <= end_ns - self._span_ns:
@@ -84,7 +85,7 @@ class Window:
         if len(waits):
             numbers = waits["syscall"].to_numpy()
             waits["syscall"] = [syscalls.name(int(number), self._machine) for number in numbers]
-        tables = {"threads": threads} | {name: _rows(added[name]) for name in ("functions", "lines", "waits")}
+        tables = {"threads": threads} | {name: _rows(added[name]) for name in ("functions", "lines", "requests", "waits")}
         used = {row["func_id"] for rows in tables.values() for row in rows}
         processes = [
             {"pid": pid, "command": row["command"], "python": row["python_version"] or "", "ended": row["end_ns"] is not None}
@@ -105,6 +106,7 @@ class Window:
         self._resources.take(tables)
         if "functions" in tables:
             met = tables["functions"].to_pandas()
+            self._requests.meet(met)
             known = [self._functions, met] if len(self._functions) else [met]
             self._functions = pd.concat(known, ignore_index=True).drop_duplicates("func_id", keep="last")
             for row in tables["functions"].to_pylist():

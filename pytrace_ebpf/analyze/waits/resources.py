@@ -8,6 +8,8 @@ import pandas as pd
 from pytrace_ebpf.derive.added import added
 from pytrace_ebpf.trace.resources import SERVICES
 
+LOCK_OF = "lock of "  # a database
+_MOSTLY = 0.5
 _EPHEMERAL = 32768  # ports from here on are given to who connects: net.ipv4.ip_local_port_range
 _COLUMNS = ("func_id", "start_ns", "blocked_until_ns", "end_ns", "syscall", "resource_id")
 _SENDS = ("sendto", "sendmsg", "sendmmsg", "write", "writev", "sendfile")
@@ -19,6 +21,7 @@ def labels(resources: pd.DataFrame) -> "pd.Series[Any]":
     """By resource_id what to call each of `resources` (schema.RESOURCES); null where there is nothing to say, as of an epoll instance that found nothing.
 
     postgres 127.0.0.1:5432, tcp 10.0.0.7:7001; clients of 0.0.0.0:8000, for all connections that were accepted there; listening 0.0.0.0:8000;
+    lock of postgres 127.0.0.1:5432, where its process mostly said that it waits for one;
     /var/lib/app/log; unix /run/app.sock, unix socket of worker (4711) (its peer's process); pipe, pipe of ffmpeg, timerfd; child git.
     """
     kind, name, local = (resources[column].astype("object") for column in ("kind", "name", "local_name"))
@@ -29,6 +32,8 @@ def labels(resources: pd.DataFrame) -> "pd.Series[Any]":
     servers = command[found].groupby(name[found]).last()  # other connections to them ended before anybody looked
     called = _ports(name).map(SERVICES).astype("object").fillna(name.map(servers).astype("object")).fillna(kind)
     out[internet] = (called + " " + name)[internet]
+    locked = internet & (resources["peer_lock_waits"] > _MOSTLY * resources["peer_looks"])
+    out[locked] = LOCK_OF + out[locked]
     out[accepted] = "clients of " + local[accepted]
     out[listens] = "listening " + local[listens]
     out[internet & ~listens & (name == local)] = kind + " " + local

@@ -47,6 +47,7 @@ class Keeping:
         ours.settimeout(_PATIENCE_S)
         self._connection: socket.socket | None = ours
         self._patience: Patience | None = None  # since it was asked what it has not answered
+        self._starts = True  # it has not answered yet
         self._early: tuple[dict[str, Any], list[Descriptor]] | None = None  # an answer that nobody has had
 
     @property
@@ -92,7 +93,7 @@ class Keeping:
         except OSError:
             self._give_up()
             raise EOFError from None
-        self._patience = Patience(_PATIENCE_S, self.pid)
+        self._patience = Patience(_PATIENCE_S, self.pid, self._starts)
 
     def _received(self) -> tuple[dict[str, Any], list[Descriptor]]:
         if self._connection is None or self._patience is None:
@@ -105,7 +106,7 @@ class Keeping:
         except (OSError, ValueError):
             self._give_up()
             raise EOFError from None
-        self._patience = None
+        self._patience, self._starts = None, False
         if "errno" in answer:
             raise OSError(answer["errno"], os.strerror(answer["errno"]))
         return answer, opened

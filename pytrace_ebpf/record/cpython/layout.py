@@ -58,13 +58,14 @@ class Layout:
     frame_running: tuple[int, bytes] | None  # a byte and its values while the frame is on a stack, up to 3.10
     frame_stacktop: int | None
     frame_position: int
+    frame_copy: int | None
     frame_owner: int | None
     owner_shim: int
     frame_locals: int
     frame_top: int | None
     frame_globals: int
     frame_blocks: int | None
-    frame_suspended: int | None
+    frame_suspended: int
     return_opcode: int | None
     # PyCodeObject
     code_file: int
@@ -73,6 +74,7 @@ class Layout:
     code_first_line: int
     code_flags: int
     code_start: int | None
+    code_copies: int | None
     code_bytes: int | None
     code_lines: int
     code_arguments: int
@@ -82,8 +84,8 @@ class Layout:
     code_kinds: int | None
     code_cells: int | None
     code_cell_arguments: int | None
-    code_stack: int | None
-    code_names: int | None
+    code_stack: int
+    code_names: int
     code_free: int | None
     code_exceptions: int | None
     tuple_items: int
@@ -93,6 +95,9 @@ class Layout:
     # PyHeapTypeObject
     type_cached_keys: int
     # asyncio's tasks, and the coroutines that they run
+    thread_tasks: int | None
+    interpreter_tasks: int | None
+    task_node: int | None
     task_coro: int
     task_name: int
     generator_frame: int

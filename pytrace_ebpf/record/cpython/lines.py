@@ -26,6 +26,7 @@ HASH = 8  # of a str, behind its length
 _LENGTH = 16  # of a code object's instructions, from 3.11 on
 _MIX, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1  # samples.c
 _SIZE, _BYTES = 16, 32  # of a bytes object: where its length is, and its bytes
+_TYPE = 8  # of any object; without a GIL all of it is further behind
 _MOST_BYTES = 1 << 20  # of one table
 _MOST_RANGES = 1 << 20  # of all that is asked for at once
 Range = tuple[int, int]  # position of the first instruction (bytes) and the line; it reaches up to the next range
@@ -83,10 +84,11 @@ def walk_lines(given: dict[str, Any], files: list[int]) -> Any:
 def _read(memory: Memory, layout: Layout, address: int, identity: int) -> CodeLines | None:
     info = read_code(memory, layout, address)
     table = memory.u64(address + layout.code_lines)
-    size = memory.u64(table + _SIZE)
+    more = layout.object_type - _TYPE
+    size = memory.u64(table + _SIZE + more)
     if size > _MOST_BYTES:
         raise MemoryFault(f"the lines of the code object at {address:#x} of process {memory.pid} are too many")
-    ranges = list(decoded(layout.version, memory.read(table + _BYTES, size) if size else b"", info.first_line))
+    ranges = list(decoded(layout.version, memory.read(table + _BYTES + more, size) if size else b"", info.first_line))
     if identity_of(memory, layout, address, info.first_line) != identity:  # checked last, so that all that was read before is of this object
         return None
     return CodeLines(info, ranges)
@@ -99,7 +101,7 @@ def identity_of(memory: Memory, layout: Layout, address: int, first_line: int) -
         memory.u64(address + layout.code_file),
         memory.u64(name + layout.string_length + HASH),
         first_line & 0xFFFFFFFF,
-        memory.u64(address + _LENGTH),
+        memory.u64(address + _LENGTH + layout.object_type - _TYPE),
     )
     for value in parts:
         mixed = (mixed ^ value) * _MIX & _MASK
@@ -116,8 +118,16 @@ def place_of(memory: Memory, layout: Layout, frame: int, code: int, known: dict[
         known[code] = identity_of(memory, layout, code, memory.i32(code + layout.code_first_line))
     if layout.code_start is None:
         return code, known[code], memory.i32(frame + layout.frame_position)
-    position = memory.u64(frame + layout.frame_position) - (code + layout.code_start)
+    position = position_in(memory, layout, frame, code)
     return code, known[code], position if abs(position) < 1 << 31 else -1
+
+
+def position_in(memory: Memory, layout: Layout, frame: int, code: int) -> int:
+    """Where a frame stands in its code, in bytes, from 3.11 on. Raises MemoryFault."""
+    start = code + (layout.code_start or 0)
+    if layout.code_copies is not None and layout.frame_copy is not None:
+        start = memory.u64(memory.u64(code + layout.code_copies) + 8 * (1 + memory.i32(frame + layout.frame_copy)))
+    return memory.u64(frame + layout.frame_position) - start
 
 
 def line_at(version: tuple[int, int], table: bytes, first_line: int, position: int) -> int:

@@ -1,23 +1,27 @@
-"""Which lock a thread waits for, what its code calls it, and who has it: read from outside, CPython 3.8 to 3.13 with a GIL.
+"""Which lock a thread waits for, what its code calls it, and who has it: read from outside.
 
-The kernel says at which address a thread waits. A lock of `threading` has that address, so of the objects in a frame the one that is waited for is
-known for sure. An RLock has the thread that holds it. A Lock has none: whoever stands within `with lock:` has it, where that is one thread alone.
+The kernel says at which address a thread waits. A lock of `threading` has that address, so of the objects in a frame the one that is
+waited for is known for sure; from 3.14 on (a Lock on 3.13 without a GIL, too) the thread's place in CPython's parking lot says which lock it is.
+An RLock has the thread that holds it. A Lock has none: whoever stands within `with lock:` has it, where that is one thread alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from pytrace_ebpf.record.cpython.parking import parked_for
 from pytrace_ebpf.record.cpython.variables import Frames
 from pytrace_ebpf.record.process.memory import MemoryFault
 
 LOCK, RLOCK, THREAD, IMPORT = "lock", "rlock", "thread", "import"
 _KINDS = {"_thread.lock": LOCK, "_thread.RLock": RLOCK}
 _SEMAPHORE, _OWNER, _COUNT, _LOCKED = 16, 24, 32, 32  # lockobject and rlockobject of Modules/_threadmodule.c
+_MUTEX = 16  # the same where threads park: a byte, of which the lowest bit says that it is locked
 _METHODS, _SELF = 16, 24  # PyCFunctionObject, and PyMethodObject
 _EXIT = b"__exit__\0"
 _BUILTIN, _METHOD, _CONDITION = "builtin_function_or_method", "method", "Condition"
 _THREADING, _IMPORTING = "threading.py", "<frozen importlib._bootstrap>"
+_WAITER = "waiter"  # a variable of Condition.wait: a lock of its own
 _LOOKED_AT = 4  # frames, innermost first, in which a name is looked for
 _MOST_ATTRIBUTES, _MOST_ITEMS = 300, 100  # objects whose attributes are looked through for a name; items of a container
 
@@ -45,6 +49,8 @@ class Locks:
 
     def __init__(self, frames: Frames) -> None:
         self._frames, self._memory = frames, frames.memory
+        self._more = frames.layout.object_type - 8  # of an object's head, in a build without a GIL
+        self._parks = frames.layout.version >= (3, 14) or (self._more > 0 and frames.layout.version == (3, 13))
         self._named: dict[tuple[int, ...], list[tuple[int, str]]] = {}
         self._places: dict[int, tuple[str, str]] = {}  # file and name by code object
 
@@ -67,18 +73,23 @@ class Locks:
 
     def _is_locked(self, lock: int) -> bool:
         with suppress(MemoryFault):
-            return self._memory.u8(lock + _LOCKED) != 0
+            return bool(self._memory.u8(lock + _MUTEX + self._more) & 1 if self._parks else self._memory.u8(lock + _LOCKED + self._more))
         return False
 
     def _lock(self, stack: Stack, futex: int) -> Waited | None:
+        if self._parks and (parked := parked_for(self._memory, futex, futex)) != futex:
+            lock = parked - _MUTEX - self._more
+            kind = _KINDS.get(self._frames.kind(lock))
+            held = kind == RLOCK and self._is_locked(lock)
+            return Waited(kind, lock, self._names(stack, lock), self._memory.u64(lock + _OWNER + self._more) if held else 0) if kind else None
         for frame, code in stack[:_LOOKED_AT]:
             for value in self._frames.held(frame, code):
                 with suppress(MemoryFault):  # of what was on the stack before anything may be left
                     lock = self._self_of(value) if self._frames.kind(value) == _BUILTIN else value
                     kind = _KINDS.get(self._frames.kind(lock))
-                    if kind and self._memory.u64(lock + _SEMAPHORE) == futex:
-                        held = kind == RLOCK and self._memory.u64(lock + _COUNT) > 0
-                        return Waited(kind, lock, self._names(stack, lock), self._memory.u64(lock + _OWNER) if held else 0)
+                    if kind and self._memory.u64(lock + _SEMAPHORE + self._more) == futex:
+                        held = kind == RLOCK and self._memory.u64(lock + _COUNT + self._more) > 0
+                        return Waited(kind, lock, self._names(stack, lock), self._memory.u64(lock + _OWNER + self._more) if held else 0)
         return None
 
     def _joined(self, stack: Stack) -> Waited | None:
@@ -113,34 +124,51 @@ class Locks:
         return self._places[code]
 
     def _self_of(self, method: int) -> int:
-        return self._memory.u64(method + _SELF)
+        return self._memory.u64(method + _SELF + self._more)
 
     def _entered(self, frame: int, code: int) -> set[int]:
         """The locks whose `with` it is within."""
         found = set[int]()
         for value in self._frames.below_handler(frame, code):
             kind = self._frames.kind(value)
-            if kind == _BUILTIN and self._memory.read(self._memory.u64(self._memory.u64(value + _METHODS)), len(_EXIT)) == _EXIT:
-                found.add(self._self_of(value))
-            elif kind == _METHOD and (condition := self._self_of(value)) and self._frames.kind(condition) == _CONDITION:
-                found.add(self._frames.objects.attribute(condition, "_lock"))
+            if self._frames.layout.version >= (3, 14):  # from then on the object lies there beside its __exit__
+                entered = value
+            elif kind == _METHOD or (kind == _BUILTIN and self._is_exit(value)):
+                entered = self._self_of(value)
+            else:
+                continue
+            kind = self._frames.kind(entered)
+            if kind in _KINDS:
+                found.add(entered)
+            elif kind == _CONDITION:
+                found.add(self._frames.objects.attribute(entered, "_lock"))
         return found
+
+    def _is_exit(self, method: int) -> bool:
+        return self._memory.read(self._memory.u64(self._memory.u64(method + _METHODS + self._more)), len(_EXIT)) == _EXIT
 
     def _lets_go(self, lock: int, stack: Stack) -> bool:
         """Whether a thread stands in Condition.wait, which lets go of the lock."""
         for frame, code in stack[:_LOOKED_AT]:
-            file, name = self._place(code)
-            if name == "wait" and file.endswith(_THREADING) and (own := self._own(frame, code)) and self._frames.kind(own) == _CONDITION:
-                return self._frames.objects.attribute(own, "_lock") == lock
+            if self._in_condition(frame, code):
+                return self._frames.objects.attribute(self._own(frame, code), "_lock") == lock
         return False
 
     def _names(self, stack: Stack, lock: int) -> list[tuple[int, str]]:
         key = (lock, *(code for _, code in stack[:_LOOKED_AT]))
         if key not in self._named:
-            self._named[key] = [
-                (place, name) for place, (frame, code) in enumerate(stack[:_LOOKED_AT]) if (name := self._expression(frame, code, lock))
-            ]
+            named = [(0, name)] if (name := self._expression(*stack[0], lock)) else []
+            if name != _WAITER or not self._in_condition(*stack[0]):  # that nobody else has a name for, and many threads have one each
+                others = enumerate(stack[1:_LOOKED_AT], 1)
+                named += [(place, name) for place, (frame, code) in others if (name := self._expression(frame, code, lock))]
+            self._named[key] = named
         return self._named[key]
+
+    def _in_condition(self, frame: int, code: int) -> bool:
+        """Whether this is Condition.wait."""
+        file, name = self._place(code)
+        own = name == "wait" and file.endswith(_THREADING) and self._own(frame, code)
+        return bool(own) and self._frames.kind(own) == _CONDITION
 
     def _expression(self, frame: int, code: int, lock: int) -> str:
         """How a frame's code may call a lock: a variable, or up to two attributes of one, of such names as the code has. "" where it cannot be found."""

@@ -1,6 +1,7 @@
-"""asyncio's tasks, read from outside: what each is called, where it stands, and what it waits for. CPython 3.8 to 3.13, with a GIL.
+"""asyncio's tasks, read from outside: what each is called, where it stands, and what it waits for.
 
-asyncio keeps every task in a weak set of its own, those that began eagerly in a set. A task has its coroutine, that its frame, and on top of the
+asyncio keeps every task in a weak set of its own, those that began eagerly in a set; from 3.14 on those of its own type in a list of the thread
+that made them. A task has its coroutine, that its frame, and on top of the
 frame's stack lies what it awaits: the next coroutine, or a future. The program runs on meanwhile: a task that does may be torn, of others all is as it is.
 """
 
@@ -8,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from pytrace_ebpf.record.cpython.frames import SpentError
+from pytrace_ebpf.record.cpython.frames import SpentError, Walk
 from pytrace_ebpf.record.cpython.variables import Frames
 from pytrace_ebpf.record.process.memory import MemoryFault
 
@@ -20,11 +21,12 @@ _REFERENT = 16  # PyWeakReference
 _LOOP = 16  # FutureObj
 _WRAPPED = 16  # of what awaits for something: async_generator_asend, coroutine_wrapper, FutureIter
 _BASE, _MOST_DERIVED = 256, 8
-_NATIVE, _GATHERING = ("_asyncio.Task", "_asyncio.Future"), "_GatheringFuture"
+_TASK = "_asyncio.Task"
+_NATIVE, _GATHERING = (_TASK, "_asyncio.Future"), "_GatheringFuture"
 _FRAMES = ("coroutine", "generator", "async_generator")
 _WRAPPERS = ("async_generator_asend", "async_generator_athrow", "anext_awaitable", "coroutine_wrapper")
 _FUTURE = "_asyncio.FutureIter"
-_STATE_BEFORE_FRAME, _ENDED = 5, (1, 4)  # gi_frame_state, FRAME_COMPLETED and FRAME_CLEARED, from 3.11 on
+_STATE_BEFORE_FRAME, _ENDED, _ENDED_FROM_3_15 = 5, (1, 4), (5,)  # gi_frame_state, FRAME_COMPLETED and FRAME_CLEARED, from 3.11 on
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Tasks:
 
     def __init__(self, frames: Frames) -> None:
         self._frames, self._memory, self._objects = frames, frames.memory, frames.objects
+        self._more = frames.layout.object_type - 8  # of an object's head, in a build without a GIL
         self._loops = dict[int, int]()
         self._natives = dict[int, str]()  # by type
 
@@ -65,25 +68,41 @@ class Tasks:
     def _listed(self, runtime: int) -> Iterator[int]:
         layout = self._frames.layout
         interpreter = self._memory.u64(runtime + layout.runtime_main_interpreter)
+        if layout.thread_tasks is not None and layout.interpreter_tasks is not None:
+            for state in Walk(self._memory, layout).thread_states(runtime):
+                yield from self._linked(state + layout.thread_tasks)
+            yield from self._linked(interpreter + layout.interpreter_tasks)
         modules = self._objects.items(self._memory.u64(interpreter + layout.interpreter_modules))
         module = self._objects.module_dict(self._objects.value(modules, _MODULE))
         for name in _WEAK:
             with suppress(MemoryFault):
                 for reference in self._set(self._objects.attribute(self._objects.value(self._objects.items(module), name), "data")):
                     with suppress(MemoryFault):
-                        if self._frames.kind(task := self._memory.u64(reference + _REFERENT)) != "NoneType":
+                        if self._frames.kind(task := self._memory.u64(reference + _REFERENT + self._more)) != "NoneType":
                             yield task
         with suppress(MemoryFault):
             yield from self._set(self._objects.value(self._objects.items(module), _EAGER))
+
+    def _linked(self, head: int) -> Iterator[int]:
+        """The tasks in a list."""
+        seen = {0, head}
+        with suppress(MemoryFault):
+            node = self._memory.u64(head)
+            while node not in seen:
+                seen.add(node)
+                task = node - (self._frames.layout.task_node or 0)
+                if self._native(task) == _TASK:
+                    yield task
+                node = self._memory.u64(node)
 
     def _set(self, address: int) -> list[int]:
         """The objects in a set."""
         if self._frames.kind(address) != "set":
             raise MemoryFault(f"address {address:#x} of process {self._memory.pid} holds no set")
-        slots = self._memory.u64(address + _MASK) + 1
+        slots = self._memory.u64(address + _MASK + self._more) + 1
         if slots > _MOST_PLACES:
             raise MemoryFault(f"address {address:#x} of process {self._memory.pid} holds no set that is known")
-        table, found = self._memory.u64(address + _TABLE), list[int]()
+        table, found = self._memory.u64(address + _TABLE + self._more), list[int]()
         step = 1 << 15  # of what is read at once
         for at in range(0, slots, step):
             raw = self._memory.read(table + _ENTRY * at, _ENTRY * min(step, slots - at))
@@ -100,8 +119,8 @@ class Tasks:
     def _fields(self, address: int) -> tuple[int, int, int]:
         """Its coroutine, name and loop."""
         layout = self._frames.layout
-        if self._native(address) == "_asyncio.Task":
-            return tuple(self._memory.u64(address + place) for place in (layout.task_coro, layout.task_name, _LOOP))  # type: ignore[return-value]
+        if self._native(address) == _TASK:
+            return tuple(self._memory.u64(address + place) for place in (layout.task_coro, layout.task_name, _LOOP + self._more))  # type: ignore[return-value]
         attributes = self._objects.attribute
         return attributes(address, "_coro"), attributes(address, "_name"), attributes(address, "_loop")
 
@@ -115,7 +134,7 @@ class Tasks:
                     break
                 name = self._objects.static_name(base, 40).decode("ascii", "replace")
                 found = name if name in _NATIVE else ""
-                base = self._memory.u64(base + _BASE)
+                base = self._memory.u64(base + _BASE + self._more)
             self._natives[of] = found
         return self._natives[of]
 
@@ -139,9 +158,9 @@ class Tasks:
             seen.add(last)
             kind = self._frames.kind(last)
             if kind in _WRAPPERS:
-                last = self._memory.u64(last + _WRAPPED)
+                last = self._memory.u64(last + _WRAPPED + self._more)
             elif kind == _FUTURE:
-                return frames[::-1], self._memory.u64(last + _WRAPPED)
+                return frames[::-1], self._memory.u64(last + _WRAPPED + self._more)
             elif kind in _FRAMES and (frame := self._frame(last)):
                 code = self._memory.u64(frame + self._frames.layout.frame_code) & ~3
                 frames.append((frame, code))
@@ -157,14 +176,14 @@ class Tasks:
             return self._memory.u64(generator + layout.generator_frame)
         frame = generator + layout.generator_frame
         state = self._memory.read(frame - _STATE_BEFORE_FRAME, 1)[0]
-        return 0 if state in _ENDED else frame
+        return 0 if state in (_ENDED if layout.version < (3, 15) else _ENDED_FROM_3_15) else frame
 
     def _waits_for(self, task: int, last: int) -> tuple[list[str], int]:
         """Names of the tasks among what it waits for, and of how many others none: one task, or those of gather()."""
         found, more = list[str](), 0
         with suppress(MemoryFault):
             waits = last
-            if self._native(task) == "_asyncio.Task":
+            if self._native(task) == _TASK:
                 waits = self._memory.u64(task + self._frames.layout.task_coro - 8)  # task_fut_waiter
             if not waits or self._frames.kind(waits) == "NoneType":
                 return found, more
@@ -173,7 +192,7 @@ class Tasks:
                 children = self._frames.sequence(self._objects.attribute(waits, "_children"), _MOST_GATHERED)
             for child in children[:_MOST_CHILDREN]:
                 with suppress(MemoryFault):
-                    if self._native(child) == "_asyncio.Task" or self._frames.kind(child) == "Task":
+                    if self._native(child) == _TASK or self._frames.kind(child) == "Task":
                         found.append(self._name(self._fields(child)[1]))
             more = len(children) - len(found) if found else 0
         return found, more

@@ -1,4 +1,4 @@
-"""What frames hold, read from outside: their variables, and what lies on their stacks. CPython 3.8 to 3.15; stacks up to 3.13, with a GIL.
+"""What frames hold, read from outside: their variables, and what lies on their stacks. CPython 3.8 to 3.15.
 
 A frame has one array of objects: its variables, those in cells and those of outer functions, then its stack. How far the stack of a
 running frame reaches is not written down; what `with` keeps there is known by the block, or the entry of the table of exceptions, around the instruction.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from pytrace_ebpf.record.cpython.layout import Layout
+from pytrace_ebpf.record.cpython.lines import position_in
 from pytrace_ebpf.record.cpython.objects import Objects
 from pytrace_ebpf.record.process.memory import Memory, MemoryFault
 
@@ -19,6 +20,7 @@ _IN_CELL = 0x40 | 0x80  # CO_FAST_CELL, CO_FAST_FREE of co_localspluskinds
 _CELL_CONTENT, _LIST_ITEMS, _TYPE_DICT = 16, 24, 264
 _TAKES_MORE, _TAKES_MORE_KEYWORDS = 0x4, 0x8
 _MOST_OBJECTS, _MOST_BYTES, _MOST_BLOCKS = 1 << 14, 1 << 16, 20
+_ABOVE_AWAITED = 2  # the topmost of so many is what is awaited: 3.15 has an empty place above it
 _BLOCK, _BLOCK_LEVEL = 12, 8  # PyTryBlock: three ints
 
 
@@ -90,7 +92,7 @@ class Frames:
         if self.layout.frame_blocks is not None:
             depth = self._block_level(frame)
         else:
-            depth = _depth(of.exceptions, (self._position(frame) - (code + (self.layout.code_start or 0))) // 2)
+            depth = _depth(of.exceptions, position_in(self.memory, self.layout, frame, code) // 2)
         return self._objects(frame, first + depth)[first:] if 0 < depth <= of.stack else []
 
     def global_variables(self, frame: int, names: frozenset[int]) -> list[tuple[int, int]]:
@@ -116,20 +118,15 @@ class Frames:
 
     def suspended_top(self, frame: int, code: int) -> int:
         """What lies on top of the stack of a suspended generator: of one that awaits what it awaits; 0 where there is nothing."""
-        end, version = self.layout.frame_suspended, self.layout.version
-        if end is None:
-            return 0
-        if version < (3, 10):
-            place = self.memory.u64(frame + end)
-            return self.memory.u64(place - 8) if place else 0
-        depth = self.memory.i32(frame + end) + (len(self.code(code).variables) if version == (3, 10) else 0)
-        of = self.code(code)
+        end, version, of = frame + self.layout.frame_suspended, self.layout.version, self.code(code)
+        if version < (3, 10) or version >= (3, 14):
+            depth = (self.memory.u64(end) - frame - self.layout.frame_locals) // 8
+        else:
+            depth = self.memory.i32(end) + (len(of.variables) if version == (3, 10) else 0)
         if not len(of.variables) < depth <= len(of.variables) + of.stack:
             return 0
-        return self.memory.u64(frame + self.layout.frame_locals + 8 * (depth - 1))
-
-    def _position(self, frame: int) -> int:
-        return self.memory.u64(frame + self.layout.frame_position)
+        on_stack = self._objects(frame, depth)[len(of.variables) :]
+        return next((value for value in on_stack[: -_ABOVE_AWAITED - 1 : -1] if value), 0)
 
     def _block_level(self, frame: int) -> int:
         """Of the innermost block of a frame up to 3.10, how many objects were on its stack when that began; 0 where it is in none."""
@@ -176,8 +173,7 @@ class Frames:
             cells = [name for place in (layout.code_cells, layout.code_free) if place for name in self._tuple(memory.u64(address + place))]
             in_cell = (False,) * len(variables) + (True,) * len(cells)
             variables += tuple(cells)
-        stack = memory.u32(address + layout.code_stack) if layout.code_stack else 0
-        names = self._tuple(memory.u64(address + layout.code_names)) if layout.code_names else ()
+        stack, names = memory.u32(address + layout.code_stack), self._tuple(memory.u64(address + layout.code_names))
         exceptions = self._bytes(memory.u64(address + layout.code_exceptions)) if layout.code_exceptions else b""
         if len(in_cell) != len(variables) or len(variables) + stack > _MOST_OBJECTS:
             raise MemoryFault(f"the code object at {address:#x} of process {memory.pid} is damaged")

@@ -13,6 +13,7 @@ from pytrace_ebpf.record.cpython.frames import BudgetedMemory, SpentError, Walk,
 from pytrace_ebpf.record.cpython.layout import Layout
 from pytrace_ebpf.record.cpython.lines import place_of
 from pytrace_ebpf.record.cpython.locks import LOCK, Locks, Stack, Waited
+from pytrace_ebpf.record.cpython.running_tasks import find_running_tasks
 from pytrace_ebpf.record.cpython.tasks import Tasks
 from pytrace_ebpf.record.cpython.values import Value, Values
 from pytrace_ebpf.record.cpython.variables import Frames
@@ -95,12 +96,12 @@ def read_objects(target: Target, stacks: Mapping[int, Stack], waiting: Mapping[i
     """
     if target.layout is None or target.runtime is None:
         return Objects()
-    lacks = []
-    if target.layout.code_stack is None:
-        lacks.append(f"Who has locks, and the tasks of asyncio, are not read from this Python{' without a GIL' if target.free_threaded else ''}.")
+    layout = target.layout
+    if layout.thread_tasks is not None and (tasks := find_running_tasks(target)) is not None:
+        layout = tasks.layout
     given = {
         "pid": target.pid,
-        "layout": target.layout,
+        "layout": layout,
         "runtime": target.runtime,
         "tids": list(host_tids(target.pid).items()),
         "stacks": [(tid, b"".join(_FRAME.pack(*each) for each in stack)) for tid, stack in stacks.items()],
@@ -116,7 +117,7 @@ def read_objects(target: Target, stacks: Mapping[int, Stack], waiting: Mapping[i
         {known[tid]: waited for tid, waited in found.waits.items() if tid in known},
         {known[tid]: each for tid, each in found.variables.items() if tid in known},
         [task for task in found.tasks if all(-(1 << 31) <= place.position < 1 << 31 for place in task.frames)],
-        lacks + [f"There was no time for all {what}." for what in _PARTS if what in found.spent],
+        [f"There was no time for all {what}." for what in _PARTS if what in found.spent],
     )
 
 
@@ -138,6 +139,7 @@ class _Look:
         self._given, self._files, self._layout = given, files, decode(Layout, given["layout"])
         self._stacks: dict[int, Stack] = {tid: list(_FRAME.iter_unpack(decode(bytes, stack))) for tid, stack in given["stacks"]}
         self._known: dict[int, int] | None = None
+        self._identities = dict[int, int]()  # of code objects
         self.spent = list[str]()
 
     def take(self, what: str, find: Callable[[Frames], None]) -> None:
@@ -150,33 +152,26 @@ class _Look:
             pass
 
     def find_waits(self, frames: Frames, into: dict[str, Waited]) -> None:
-        """What threads wait for, and which thread has it."""
-        if self._layout.code_stack is None:
-            return
-        locks, found = Locks(frames), dict[int, Waited]()
-        for tid, futex, _ in self._given["waiting"]:
-            if tid in self._stacks and (waited := locks.waited_for(self._stacks[tid], futex)):
-                found[tid] = waited
-        plain = {waited.address for waited in found.values() if waited.kind == LOCK}
+        """What threads wait for, and which thread has it; as far as there is time, the former first."""
+        locks = Locks(frames)
+        for tid, futex, position in self._given["waiting"]:
+            waited = locks.waited_for(self._stacks[tid], futex) if tid in self._stacks else None
+            if waited and self._stands(frames, tid, position):
+                into[str(tid)] = replace(waited, holder=0 if waited.kind == LOCK else self._tids().get(waited.holder, 0))
+        plain = {waited.address for waited in into.values() if waited.kind == LOCK}
         held = locks.holders(plain, self._stacks) if plain else {}
-        for tid, waited in self._where_they_were(frames, found).items():
-            holder = held.get(waited.address, 0) if waited.kind == LOCK else self._tids().get(waited.holder, 0)
-            into[str(tid)] = replace(waited, holder=holder)
+        for number, waited in into.items():
+            if waited.kind == LOCK:
+                into[number] = replace(waited, holder=held.get(waited.address, 0))
 
-    def _where_they_were(self, frames: Frames, found: Mapping[int, Waited]) -> dict[int, Waited]:
-        """Those of threads that still stand at the same instruction: of others the wait is over."""
-        kept = {}
-        for tid, _, position in self._given["waiting"]:
-            if tid in found:
-                with suppress(MemoryFault):
-                    if place_of(frames.memory, self._layout, *self._stacks[tid][0], {})[2] == position:
-                        kept[tid] = found[tid]
-        return kept
+    def _stands(self, frames: Frames, tid: int, position: int) -> bool:
+        """Whether a thread is still at the same instruction: else the wait is over."""
+        with suppress(MemoryFault):
+            return place_of(frames.memory, self._layout, *self._stacks[tid][0], self._identities)[2] == position
+        return False
 
     def find_tasks(self, frames: Frames, into: list[FoundTask]) -> None:
         """Tasks of asyncio, with what is bound to variables of their frames."""
-        if self._layout.frame_suspended is None:
-            return
         identities, bound, left = dict[int, int](), _Bound(frames, self._given["variables"]), _MOST_TASK_FRAMES
         for task in Tasks(frames).all(self._given["runtime"]):
             with suppress(MemoryFault):

@@ -10,7 +10,7 @@ from pytrace_ebpf.record.kernel import system_calls
 from pytrace_ebpf.record.kernel.system_calls import KPROBE, PERF_EVENT, RAW_TRACEPOINT
 
 _TASK, _REGISTERS, _COOKIE = 158, 175, 174  # helpers: get_current_task_btf, task_pt_regs, get_attach_cookie
-_ARRAY, _RING, _PAGE = 2, 27, 4096
+_ARRAY, _RING, _PAGE = 2, 27, os.sysconf("SC_PAGE_SIZE")
 _SECOND_NS = 10**9
 
 

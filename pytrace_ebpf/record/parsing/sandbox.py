@@ -33,7 +33,7 @@ from pytrace_ebpf.record.process.memory import HasFileno
 
 _MOST_ANSWER = 32 << 20  # bytes
 _FAILURES, _MOST_KNOWN = 3, 4096  # failures after which a target is not tried again; targets whose failures are counted
-_STARTS_S, _LONGER = 60.0, 10  # until it has to have started; so many times as long is waited at most for an answer that waits for a core
+_STARTS_S, _LONGER = 60.0, 10  # for which it may do nothing while it starts; so many times as long is waited at most for what waits for a core
 _WORK_S = 60.0  # after so much of it a process is replaced: it has a limit on its CPU time
 _CHUNK, _LONGEST = 1 << 20, 500  # bytes at a time; characters of a sentence
 _HEAD = struct.Struct("<I")
@@ -177,7 +177,7 @@ class Sandbox:
     def _await(self, connection: socket.socket) -> None:
         """Until it has imported what it needs and given up its rights: on a busy host that takes longer than an answer, and is nobody's doing."""
         if not self._is_ready:
-            _receive(connection, 1, Patience(_STARTS_S, 0))
+            _receive(connection, 1, Patience(_STARTS_S, self.pid or 0, starts=True))
             self._is_ready = True
 
     def _exchange(self, content: bytes, files: Sequence[HasFileno], patience: "Patience") -> bytes:
@@ -209,16 +209,23 @@ class Sandbox:
 
 
 class Patience:
-    """So many seconds, in which what a process waits for a core does not count: on a busy host that is neither its fault nor that of what it reads."""
+    """So many seconds, in which what a process waits for a core does not count: on a busy host that is neither its fault nor that of what it reads.
 
-    def __init__(self, seconds: float, pid: int) -> None:
-        self._seconds, self._pid, self._began_s, self._queued_s = seconds, pid, time.monotonic(), shares.queued_s(pid)
+    Nor does what it works, where it `starts`: a slow host is only slow.
+    """
+
+    def __init__(self, seconds: float, pid: int, starts: bool = False) -> None:
+        self._seconds, self._pid, self._starts, self._began_s = seconds, pid, starts, time.monotonic()
+        self._excused_s = self._excuse_s()
 
     @property
     def spent_s(self) -> float:
         """Of it so far."""
         took_s = time.monotonic() - self._began_s
-        return max(took_s - max(shares.queued_s(self._pid) - self._queued_s, 0.0), took_s / _LONGER)
+        return max(took_s - max(self._excuse_s() - self._excused_s, 0.0), took_s / _LONGER)
+
+    def _excuse_s(self) -> float:
+        return shares.queued_s(self._pid) + (shares.process_s(self._pid) if self._starts else 0.0)
 
     def wait(self, connection: socket.socket, event: int) -> None:
         """Until the event comes. Raises TimeoutError."""

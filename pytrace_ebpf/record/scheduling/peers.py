@@ -1,4 +1,5 @@
 """Which process of this host is at the other end of a connection or a pipe that was waited for: looked for beside the recording, and seldom.
+What a database's process says of itself (sessions.py) is looked at more often.
 
 What ends sooner than somebody looks stays unknown.
 """
@@ -23,6 +24,7 @@ from pytrace_ebpf.record.process.holders import command, holders
 from pytrace_ebpf.record.process.matching import processes
 from pytrace_ebpf.record.process.opened import Descriptors
 from pytrace_ebpf.record.process.pinned import Pinned
+from pytrace_ebpf.record.scheduling.sessions import Sessions
 
 _MOST = 4096  # that are looked for at a time
 _MOST_NETWORKS = 256
@@ -42,6 +44,7 @@ class Peers:
     """Memory is bounded by _MOST rows, and by the descriptors of the host while it looks at them."""
 
     def __init__(self) -> None:
+        self._sessions = Sessions()
         self._wanted: OrderedDict[int, _Wanted] = OrderedDict()
         self._found: list[Row] = []
         self._next_s, self._lock = 0.0, threading.Lock()
@@ -60,13 +63,15 @@ class Peers:
                 self._wanted.popitem(last=False)
 
     def found(self) -> list[Row]:
-        """The rows of which the other end is known since the last call, with peer_pid and peer_command."""
+        """The rows of which the other end, or something new of it, is known since the last call."""
         now = time.monotonic()
         if self._wanted and not self._next_s:
             self._next_s = now + _FIRST_S
-        elif self._wanted and now >= self._next_s and (self._looker is None or not self._looker.is_alive()):
-            self._looker = threading.Thread(target=self._look, name="peers", daemon=True)
-            self._looker.start()
+        elif self._looker is None or not self._looker.is_alive():
+            look = self._look if self._wanted and now >= self._next_s else self._look_at_sessions if self._sessions.due() else None
+            if look:
+                self._looker = threading.Thread(target=look, name="peers", daemon=True)
+                self._looker.start()
         with self._lock:
             found, self._found = self._found, []
         return found
@@ -81,11 +86,17 @@ class Peers:
             with self._lock:
                 if others:
                     self._found.append(row | {"peer_pid": others[0], "peer_command": command(others[0])})
+                    self._sessions.watch(self._found[-1])
                 if others or tries:  # those that are not there the second time are elsewhere, or gone
                     self._wanted.pop(number, None)
                 elif number in self._wanted:
                     self._wanted[number] = _Wanted(row, tries + 1)
         self._next_s = time.monotonic() + max((time.thread_time() - began) / _SHARE, _FIRST_S)
+
+    def _look_at_sessions(self) -> None:
+        told = self._sessions.look()
+        with self._lock:
+            self._found += told
 
     @staticmethod
     def _others(row: Row, held: Mapping[str, list[int]], ends: "_Networks") -> list[int]:

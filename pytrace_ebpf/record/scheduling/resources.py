@@ -132,7 +132,7 @@ _NAMES = {number: name for name, number in processors.here().calls.items()}
 
 _TYPES = {
     "resource_id": np.int64, "kind": object, "name": object, "local_name": object, "listens": bool, "pid": np.int32, "descriptor": np.int32,
-    "peer_pid": np.int32, "device": np.int64, "inode": np.int64, "peer_command": object,
+    "peer_pid": np.int32, "device": np.int64, "inode": np.int64, "peer_command": object, "peer_looks": np.int32, "peer_lock_waits": np.int32,
 }  # fmt: skip
 _Name = tuple[str, str, str, bool, int]  # of each row: kind, name, local name, whether it listens, peer's process
 
@@ -188,6 +188,7 @@ def _columns(events: np.ndarray, names: list[_Name]) -> Columns:
     """Of rows of struct resource_head."""
     kinds, called, local, listens, peers = zip(*names, strict=True)
     said = {"kind": kinds, "name": called, "local_name": local, "listens": listens, "peer_pid": peers, "peer_command": [""] * len(names)}
+    said |= dict.fromkeys(("peer_looks", "peer_lock_waits"), [0] * len(names))
     numbers = {"resource_id": "id"}
     columns = {name: np.array(said[name], kind) if name in said else events[numbers.get(name, name)].astype(kind) for name, kind in _TYPES.items()}
     assert tuple(columns) == tuple(column.name for column in RESOURCES.columns)

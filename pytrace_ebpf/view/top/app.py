@@ -58,7 +58,7 @@ class Top(App[None]):
         *(Binding(f"{view[0]},{number}", f"view('{view}')", view, show=False) for number, view in enumerate(VIEWS, 1)),
         Binding("tab", "next_view", "next view", show=False, priority=True),
         Binding("s", "sort", "Sort"),
-        Binding("r", "reverse", "reverse", show=False),
+        Binding("S", "reverse", "reverse", show=False),
         Binding("o", "own", "Own or all"),
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("enter", "narrow", "only this", show=False),

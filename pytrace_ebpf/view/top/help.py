@@ -12,8 +12,8 @@ from textual.widgets import Static
 from pytrace_ebpf.trace.states import STATES
 
 _KEYS = (
-    ("f t l w", "functions, threads, lines, waits; Tab the next of them"),
-    ("s  r", "sort by the next column; the other way round"),
+    ("f t l w r", "functions, threads, lines, waits, requests; Tab the next"),
+    ("s  S", "sort by the next column; the other way round"),
     ("o", "times of functions themselves, or with all that they call"),
     ("/", "filter: show what has a text in its name, module or file"),
     ("Enter", "a thread's functions, a function's lines; Esc shows all again"),

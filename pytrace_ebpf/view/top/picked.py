@@ -7,7 +7,11 @@ from pytrace_ebpf.trace.snapshot import OUTSIDE, TIMES, Rows, Snapshot
 from pytrace_ebpf.trace.states import STATES
 from pytrace_ebpf.view.top.selection import Choice
 
-_COLUMN = {state.label: f"{state.name}_ns" for state in STATES} | {"GIL held": "gil_held_ns", "core": "cpu", "times": "samples", "waited": "wait_ns"}
+_COLUMN = (
+    {state.label: f"{state.name}_ns" for state in STATES}
+    | {"GIL held": "gil_held_ns", "core": "cpu", "times": "samples", "waited": "wait_ns"}
+    | {"threads": "threads"}
+)
 _IDLE = "idle_ns"
 _UNKNOWN = ("(unknown function)", "", "", -1)
 _NONE = ("(no Python)", "", "", -1)
@@ -71,6 +75,11 @@ def _lines(snapshot: Snapshot, choice: Choice) -> Rows:
     return [_timed(row, snapshot, "", row["line"]) for row in rows.values()]
 
 
+def _requests(snapshot: Snapshot, choice: Choice) -> Rows:
+    rows = _added(of_choice(snapshot.requests, choice), lambda row: (row["func_id"],), (*TIMES, _IDLE, "samples"))
+    return [_timed(row, snapshot, "") | {"threads": len(row["tids"])} for row in rows.values()]
+
+
 def _timed(row: dict[str, Any], snapshot: Snapshot, prefix: str, line: int | None = None) -> dict[str, Any]:
     times = {name: row[prefix + name] for name in TIMES}
     name, module, file, first_line = name_of(snapshot, row["func_id"])
@@ -126,4 +135,4 @@ def _waits(snapshot: Snapshot, choice: Choice) -> Rows:
     return [row for row in out if row["all_ns"]]
 
 
-_OF = {"functions": _functions, "threads": _threads, "lines": _lines, "waits": _waits}
+_OF = {"functions": _functions, "threads": _threads, "lines": _lines, "requests": _requests, "waits": _waits}

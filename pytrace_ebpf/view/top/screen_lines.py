@@ -41,7 +41,9 @@ class Lines:
                 (title + mark if sorted_by else title)[-cells:] if cell_len(title) < cells else (title[: cells - 1] + mark if sorted_by else title)
             )
             out.append(shown.ljust(cells) if title in _LEFT else shown.rjust(cells), "bold underline" if sorted_by else "bold").append(" ")
-        name = {"threads": "thread, and where it is", "waits": "waits in, for or until"}.get(self._choice.view, self._choice.view[:-1])
+        name = {"threads": "thread, and where it is", "waits": "waits in, for or until", "requests": "answered by"}.get(
+            self._choice.view, self._choice.view[:-1]
+        )
         sorted_by = self._choice.sort == "name"
         out.append(" " + name + (mark if sorted_by else ""), "bold underline" if sorted_by else "bold")
         return _exactly(out, self._width)
@@ -123,6 +125,10 @@ def _times(lines: Lines) -> list[Figure]:
     return [*figures, (6, "all", "all", lines.share("all_ns"))] if lines.wide else figures
 
 
+def _of_requests(lines: Lines) -> list[Figure]:
+    return [*_times(lines), (7, "threads", "threads", lambda row: Text(str(row["threads"]), justify="right"))]
+
+
 def _of_threads(lines: Lines) -> list[Figure]:
     bar, *times = _times(lines)
     return [
@@ -148,10 +154,10 @@ def _of_waits(lines: Lines) -> list[Figure]:
 
 
 _FIGURES: dict[str, Callable[[Lines], list[Figure]]] = {
-    "functions": _times, "lines": _times, "threads": _of_threads, "waits": _of_waits,
+    "functions": _times, "lines": _times, "threads": _of_threads, "waits": _of_waits, "requests": _of_requests,
 }  # fmt: skip
 _NAMES: dict[str, Callable[[Lines, dict[str, Any], int], Text]] = {
-    "functions": Lines.name_and_place, "lines": Lines.name_and_place, "threads": Lines.thread, "waits": Lines.wait,
+    "functions": Lines.name_and_place, "lines": Lines.name_and_place, "threads": Lines.thread, "waits": Lines.wait, "requests": Lines.name_and_place,
 }  # fmt: skip
 
 

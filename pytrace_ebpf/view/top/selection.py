@@ -4,13 +4,14 @@ from dataclasses import dataclass, replace
 
 from pytrace_ebpf.trace.states import BY_NAME, STATES
 
-VIEWS = ("functions", "threads", "lines", "waits")
+VIEWS = ("functions", "threads", "lines", "waits", "requests")
 LABELS = tuple(state.label for state in STATES)
 _BY_TIME = ("work", *LABELS, "all", "name")
 SORTS = {
     "functions": _BY_TIME,
     "threads": ("work", *LABELS, "GIL held", "core", "name"),
     "lines": _BY_TIME,
+    "requests": ("work", *LABELS, "all", "threads", "name"),
     "waits": ("work", "all", "waited", BY_NAME["runq_wait"].label, "times", "kind", "name"),
 }
 """By view what it can be sorted by, the usual first. work: all time but that in which threads wait for something to do."""

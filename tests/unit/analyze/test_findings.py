@@ -38,12 +38,14 @@ FUNCTIONS = [
     (RESULT, f"{LIBRARY}/concurrent/futures/_base.py", "result", "Future.result", 428, "concurrent.futures._base"),
     (ITEM, f"{LIBRARY}/concurrent/futures/thread.py", "run", "_WorkItem.run", 53, "concurrent.futures.thread"),
 ]
-DATABASE, CLIENT, FILE, NAMES = 1, 2, 3, 4
+DATABASE, CLIENT, FILE, NAMES, LOCKED, PIPE = 1, 2, 3, 4, 5, 6
 RESOURCES = [
     (DATABASE, "tcp", "10.0.0.7:5432", "10.0.0.1:40000", False, 7, 3, 0, 0, 0),
     (CLIENT, "tcp", "10.0.0.9:50000", "10.0.0.1:8000", False, 7, 4, 0, 0, 0),
     (FILE, "file", "/var/lib/shop.db", "", False, 7, 5, 0, 1, 1),
     (NAMES, "udp", "10.0.0.2:53", "10.0.0.1:41000", False, 7, 6, 0, 0, 0),
+    (LOCKED, "tcp", "127.0.0.1:5432", "127.0.0.1:40000", False, 7, 3, 8, 0, 0, "postgres", 5, 5),
+    (PIPE, "pipe", "", "", False, 7, 8, 0, 0, 2),
 ]  # fmt: skip
 
 
@@ -65,8 +67,8 @@ def traced(path: Path, *scripts: Script, functions: Sequence[Row] = FUNCTIONS, *
     return pytrace_ebpf.open(write_trace(path / "trace", **rows | more))
 
 
-def peer() -> Sequence[Script]:
-    return [thread(7, MAIN, HANDLE).run(MS).enter(RECV).wait(50 * MS, syscall=RECVFROM, resource=DATABASE)]
+def peer(resource: int = DATABASE) -> Sequence[Script]:
+    return [thread(7, MAIN, HANDLE).run(MS).enter(RECV).wait(50 * MS, syscall=RECVFROM, resource=resource)]
 
 
 def client() -> Sequence[Script]:
@@ -212,6 +214,11 @@ def imports() -> Sequence[Script]:
 
 
 PLANTED: dict[str, tuple[Callable[[], Sequence[Script]], str, str]] = {
+    "database-lock": (
+        lambda: peer(LOCKED),
+        "handle",
+        "in `SocketIO.readinto`, for a lock of postgres 127.0.0.1:5432 that another of its sessions has (recvfrom).",
+    ),
     "peer": (peer, "handle", "`handle` (shop.py:51) waits 98 % of the time, 50.0ms, in `SocketIO.readinto`, for postgres 10.0.0.7:5432 (recvfrom)."),
     "lock-held": (lock, "handle", "for a lock that `audit` (shop.py:30) has while it waits for postgres 10.0.0.7:5432 (recvfrom): 2 times, 39.0ms each."),
     "lock": (lambda: lock(computes=True), "handle", "for a lock that `audit` (shop.py:30) releases: 2 times, 39.0ms each."),
@@ -239,6 +246,12 @@ ALIKE: dict[str, tuple[str, Callable[[], Sequence[Script]], str]] = {
     "a thread of a server that sleeps holds no event loop": ("event-loop", served, "sleep"),
     "sleep without an event loop holds none": ("event-loop", no_loop, "sleep"),
     "the loop of a whole program is no function that calls another too often": ("many-calls", lambda: many(1, 36), "peer"),
+    "a slow statement waits for no lock": ("database-lock", peer, "peer"),
+    "who polls for a sign of its own threads has nothing to do": (
+        "wait",
+        lambda: [thread(7, MAIN, SELECT).wait(90 * MS, syscall=EPOLL_WAIT, resource=PIPE), thread(8, MAIN, HANDLE).run(9 * MS)],
+        "computes",
+    ),
     "an answer in pieces is one call": ("many-calls", streamed, "peer"),
     "calls that each take long are not small": ("many-calls", peer, "peer"),
     "a thread of its own that sleeps between its rounds keeps nobody": ("sleep", asleep_beside, "computes"),

@@ -122,6 +122,27 @@ def test_a_thread_that_stays_away_counts_once_however_often_it_is_sampled() -> N
     assert times(row) == [0, 20, 0, 3 * S + 10 - S // 10, 0]
 
 
+SERVED = [
+    (0, "app.py", "main", "main", 1, "app", 0, "python"),
+    (1, "/usr/lib/python3/dist-packages/gunicorn/workers/gthread.py", "handle_request", "ThreadWorker.handle_request", 1, "gunicorn.workers.gthread", 0,
+     "python"),
+    (2, "/usr/lib/python3/dist-packages/flask/app.py", "dispatch_request", "Flask.dispatch_request", 1, "flask.app", 0, "python"),
+    (3, "app.py", "pay", "pay", 40, "app", 0, "python"),
+    (4, "app.py", "charge", "charge", 60, "app", 0, "python"),
+]  # fmt: skip
+
+
+def test_requests_are_told_by_who_answers_them() -> None:
+    """main, handle_request, dispatch_request, pay, charge; of what answers nothing there is no row; a server without a framework answers itself."""
+    seen = window()
+    stacks = [(0, -1, 0, 2), (1, 0, 1, 6), (2, 1, 2, 7), (3, 2, 3, 8), (4, 3, 4, 9), (5, 0, 4, 9)]
+    samples = [sample(S // 10, 7, 4), sample(S * 2 // 10, 8, 3), sample(S * 3 // 10, 7, 5), sample(S * 4 // 10, 7, 1)]
+    rows = [sched(0, 7, SchedKind.SNAPSHOT), sched(0, 8, SchedKind.SNAPSHOT)]
+    seen.take(0, S, segment(rows, samples, stacks, first=True) | {"functions": table_of("functions", SERVED)})
+    found = {(row["tid"], row["func_id"]): times(row)[0] for row in seen.snapshot().requests}
+    assert found == {(7, 3): PERIOD, (8, 3): PERIOD, (7, 1): PERIOD}
+
+
 def test_a_short_wait_counts_for_those_that_were_not_sampled() -> None:
     seen = window()
     end = S + PERIOD // 4
@@ -153,6 +174,29 @@ def test_the_gil_is_held_off_the_core_too_and_not_by_native_code_that_lets_go_of
     rows += [sched(S - 50, 8, SchedKind.OUT, state=RUNS, holder=0), sched(S - 40, 8, SchedKind.IN)]
     seen.take(0, S, segment(rows, samples, STACKS, first=True))
     assert {row["tid"]: row["gil_held_ns"] for row in seen.snapshot().threads} == {7: PERIOD + 500, 8: PERIOD}
+
+
+def test_native_code_beside_a_thread_that_lost_its_core_with_the_gil_does_not_have_it() -> None:
+    seen = window()
+    rows = [sched(0, 7, SchedKind.SNAPSHOT), sched(0, 8, SchedKind.SNAPSHOT)]
+    rows += [sched(S // 4, 7, SchedKind.OUT, state=RUNS, holder=7), sched(S // 2, 7, SchedKind.IN)]
+    samples = [sample(moment, 8, 2) for moment in (S // 4 - PERIOD, S // 4 + 2 * PERIOD, S // 2 - PERIOD, S * 3 // 4)]
+    seen.take(0, S, segment(rows, samples, STACKS, first=True))
+    assert {row["tid"]: row["gil_held_ns"] for row in seen.snapshot().threads} == {7: S // 4, 8: 2 * PERIOD}
+
+
+def test_native_code_beside_a_thread_that_stays_on_its_core_and_was_seen_in_python_there_does_not_have_the_gil() -> None:
+    """However seldom that one is sampled, as where a virtual machine's cores take turns."""
+    seen = window()
+    rows = [
+        sched(0, 7, SchedKind.SNAPSHOT),
+        sched(0, 8, SchedKind.SNAPSHOT),
+        sched(S // 2, 7, SchedKind.OUT, state=SLEEPS, syscall=NANOSLEEP, holder=0),
+    ]
+    samples = [sample(S // 8, 7, 1), sample(3 * S // 8, 7, 2), *(sample(S * at // 16, 8, 2) for at in (1, 4, 5, 7, 10))]
+    seen.take(0, S, segment(rows, samples, STACKS, first=True))
+    held = {row["tid"]: row["gil_held_ns"] for row in seen.snapshot().threads}
+    assert held[8] == 2 * PERIOD, "after both were in native code, and while the other one slept"
 
 
 def test_what_is_older_than_the_window_drops_out_with_what_ended() -> None:

@@ -45,6 +45,8 @@ ROWS = {
     "pipe of ffmpeg": row(16, "pipe", peer=4713, command="ffmpeg"),
     "unix socket of worker (4714)": row(17, "unix", peer=4714, command="worker"),
     "gunicorn 127.0.0.1:7002": row(18, "tcp", "127.0.0.1:7002", "127.0.0.1:41001", peer=4715, command="gunicorn"),
+    "lock of postgres 127.0.0.1:5433": (*row(20, "tcp", "127.0.0.1:5433", "127.0.0.1:41001", peer=4717, command="postgres"), 9, 5),
+    "postgres 127.0.0.1:5434": (*row(21, "tcp", "127.0.0.1:5434", "127.0.0.1:41001", peer=4718, command="postgres"), 9, 4),
     "postgres 127.0.0.1:5432": row(19, "tcp", "127.0.0.1:5432", "127.0.0.1:41001", peer=4716, command="pgbouncer"),  # the usual name
 }
 

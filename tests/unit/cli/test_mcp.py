@@ -59,15 +59,17 @@ def test_a_trace_is_found_and_asked_about(traces: Path) -> None:
         traces,
         ("traces", {}),
         ("report", shop | {"top": 3}),
+        ("report", shop | {"by": "path", "what_if": "gil"}),
         ("info", shop),
         ("sql", shop | {"query": "SELECT count(*) AS calls FROM calls"}),
         ("diff", {"before": "week/shop", "after": "week/shop"}),
         ("dump", {"pid": os.getpid()}),
     )
     assert not any(failed for failed, _ in answers)
-    found, report, info, sql, diff, dump = (json.loads(text) for _, text in answers)
+    found, report, path, info, sql, diff, dump = (json.loads(text) for _, text in answers)
     assert [(row["trace"], row["command"]) for row in found] == [("week/shop", "python3 app.py")]  # not what a link leads to
     assert len(report["rows"]) == 3 and report["findings"]
+    assert path["what_if"] and path["rows"] is not None
     assert info["state"] == "complete" and sql["rows"][0]["calls"] > 0 and diff["rows"] is not None and dump["threads"]
 
 

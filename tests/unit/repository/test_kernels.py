@@ -49,6 +49,18 @@ def test_the_verifiers_instructions_are_told_by_program_and_kernel(tmp_path: Pat
     assert "| calls_usdt.c: `function_entry` | 44,310 | 30,000 |" in said and "| calls_usdt.c, `--args`: `function_entry` | 194,219 | - |" in said
 
 
+def test_a_row_is_named_after_number_processor_and_pages(tmp_path: Path) -> None:
+    passes = f'<testcase classname="{OFF}" name="{FUNCTION}"/>'
+    releases = {
+        "6.12.95+deb12-cloud-amd64": "6.12.95",
+        "6.12.95+deb12-arm64-16k": "6.12.95 arm64 16k",
+        "6.1.0-50-cloud-arm64": "6.1.0-50 arm64",
+        "7.2.13+deb14": "7.2.13",
+    }
+    said = written(*(results(tmp_path / f"{release}.xml", release, passes) for release in releases)).stdout
+    assert all(row(said, kernel)["off the core"] == "1 of 1" for kernel in releases.values())
+
+
 def test_rows_of_kernels_that_were_not_tried_are_kept(tmp_path: Path) -> None:
     fails = f'<testcase classname="{OFF}" name="{FUNCTION}"><error/></testcase>'
     document = tmp_path / "kernels.md"

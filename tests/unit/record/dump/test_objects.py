@@ -22,16 +22,17 @@ from pytrace_ebpf.record.dump.deadlocks import deadlocks
 from pytrace_ebpf.record.dump.threads import Thread
 from pytrace_ebpf.record.process.memory import Memory, MemoryFault
 from tests.conftest import PATIENCE_S, without_rights
-from tests.unit.agent_pythons import MINOR, PYTHONS, TARGETS
+from tests.unit.agent_pythons import BUILDS, TARGETS
+from tests.unit.live_pythons import interpreters
 
-KNOWN = [name for name in PYTHONS if MINOR[name] <= 13]
+PYTHONS = {name: [path] for name, path in BUILDS.items()} | {name: words for name, words in interpreters().items() if len(words) > 1}
 NOBODY = 65534
 
 
 @contextmanager
 def standing(interpreter: str, *words: str) -> Iterator[tuple[int, str]]:
     """The id of a program that stands still, and the line that it has written."""
-    process = subprocess.Popen([PYTHONS[interpreter], "-I", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*PYTHONS[interpreter], "-I", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         yield process.pid, process.stdout.readline()
@@ -70,7 +71,7 @@ HOLDERS = {
 }
 
 
-@pytest.mark.parametrize("interpreter", KNOWN)
+@pytest.mark.parametrize("interpreter", PYTHONS)
 def test_who_has_the_lock_that_a_thread_waits_for(interpreter: str, capsys: pytest.CaptureFixture[str]) -> None:
     with standing(interpreter, str(TARGETS / "locked.py")) as (pid, line):
         tids, until_s = json.loads(line), time.monotonic() + PATIENCE_S
@@ -124,7 +125,7 @@ sys.stdin.readline()
 """
 
 
-@pytest.mark.parametrize("interpreter", KNOWN)
+@pytest.mark.parametrize("interpreter", PYTHONS)
 def test_threads_in_motion_are_in_no_deadlock_and_wait_for_nobody_who_waits_for_them(interpreter: str, capsys: pytest.CaptureFixture[str]) -> None:
     seen, looks, until_s = set(), 0, time.monotonic() + PATIENCE_S
     with standing(interpreter, "-c", MOVES) as (pid, _):
@@ -196,7 +197,7 @@ def test_variables_are_what_the_program_has_in_them(interpreter: str, capsys: py
     assert "hunter2" not in said and "        password: str (redacted)\n" in said and "        text: str = 'plain'\n" in said
 
 
-@pytest.mark.parametrize("interpreter", KNOWN)
+@pytest.mark.parametrize("interpreter", PYTHONS)
 def test_tasks_are_asyncios_own(interpreter: str, capsys: pytest.CaptureFixture[str]) -> None:
     with standing(interpreter, str(TARGETS / "awaiting.py")) as (pid, line):
         known = json.loads(line)
@@ -239,7 +240,7 @@ stands()
 
 
 def test_a_forged_object_is_unread_or_cut_and_the_rest_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
-    with standing(KNOWN[-1], "-c", FORGES) as (pid, line):
+    with standing(next(iter(PYTHONS)), "-c", FORGES) as (pid, line):
         assert line == "ready\n"
         (thread,) = dumped(pid, capsys, "--locals")["threads"]
     found = {each["name"]: (each["value"], each["status"]) for each in thread["frames"][0]["variables"]}

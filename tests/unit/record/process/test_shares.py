@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 
 import numpy as np
@@ -357,3 +358,18 @@ def test_what_a_process_waits_for_a_core_is_no_wait_for_its_answer(monkeypatch: 
         ours.recv(1)
         with pytest.raises(TimeoutError):
             Patience(0.05, 1).wait(ours, select.POLLIN)
+
+
+def test_a_process_that_works_while_it_starts_is_waited_for_and_one_that_does_nothing_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        threading.Timer(0.2, lambda: theirs.send(b"x")).start()
+        began = time.monotonic()
+        monkeypatch.setattr(shares, "process_s", lambda pid: time.monotonic() - began)  # all of it
+        Patience(0.05, 1, starts=True).wait(ours, select.POLLIN)
+        ours.recv(1)
+        with pytest.raises(TimeoutError):
+            Patience(0.05, 1).wait(ours, select.POLLIN)
+        monkeypatch.setattr(shares, "process_s", lambda pid: 0.0)
+        with pytest.raises(TimeoutError):
+            Patience(0.05, 1, starts=True).wait(ours, select.POLLIN)

@@ -81,6 +81,10 @@ def picture(seconds: float = 10, **more: Any) -> Snapshot:
             {"pid": 20, "tid": 20, "kind": "sleep", "syscall": "clock_nanosleep", "resource": "", "func_id": 3, "by_tid": 0,
              "wait_ns": 10 * S, "queue_ns": 0, "idle_ns": 10 * S, "samples": 2},
         ],
+        "requests": [
+            {"pid": 10, "tid": 11, "func_id": 1, **of(TIMES, (5, 1, 3, 0, 0)), "idle_ns": 0, "samples": 9},
+            {"pid": 10, "tid": 12, "func_id": 1, **of(TIMES, (3, 0, 6, 0, 0)), "idle_ns": 0, "samples": 9},
+        ],
         "names": {1: ("serve", "app", "/srv/app.py", 10), 2: ("compute", "app", "/srv/app.py", 40), 3: ("wait", "idle", "/srv/idle.py", 3)},
     }  # fmt: skip
     return Snapshot(**given | more)
@@ -220,15 +224,16 @@ def test_keys_show_the_views() -> None:
     seen: list[tuple[str, list[str]]] = []
 
     async def steps(app: Top, pilot: "Pilot[None]") -> None:
-        for key in ("t", "l", "w", "f", "2", "tab"):
+        for key in ("t", "l", "w", "r", "f", "2", "tab"):
             await pilot.press(key)
             seen.append((app.choice.view, rows(app)))
 
     play(steps)
-    assert [view for view, _ in seen] == ["threads", "lines", "waits", "functions", "threads", "lines"]
-    threads, lines, waits, functions = (shown for _, shown in seen[:4])
+    assert [view for view, _ in seen] == ["threads", "lines", "waits", "requests", "functions", "threads", "lines"]
+    threads, lines, waits, requests, functions = (shown for _, shown in seen[:5])
     assert "worker-1" in threads[0] and "10/11" in threads[0] and "GIL" in threads[1] and "sleep 3.00s" in threads[2]
     assert "/srv/app.py:44" in lines[0] and "by worker-1" in waits[0] and "sleep" in waits[1]
+    assert [line.split()[-3:-1] for line in requests] == [["2", "serve"]]
     assert [line.split()[-2] for line in functions] == ["compute", "serve", "wait"]
 
 
@@ -236,7 +241,7 @@ def test_keys_sort_and_turn_the_order() -> None:
     orders: list[tuple[str, str]] = []
 
     async def steps(app: Top, pilot: "Pilot[None]") -> None:
-        for key in ("s", "s", "s", "s", "s", "s", "r", "s", "o"):
+        for key in ("s", "s", "s", "s", "s", "s", "S", "s", "o"):
             await pilot.press(key)
             orders.append((app.choice.sort, rows(app)[0].split()[-2]))
 
