@@ -91,6 +91,10 @@ enum { CLOCK_IS_TSC, CLOCK_IS_MONOTONIC };
     FIELD(uint32_t, left_out_count) /* by the tracer: ids in left_out */ \
     FIELD(uint64_t, interpreters)   /* how many the program had made when recording ended, the main one included; 0 = not known */ \
     FIELD(uint64_t, threads_taken)  /* threads whose profile function was not the agent's any more when recording ended: their last calls were not written */ \
+    FIELD(uint64_t, timed)          /* written events whose callback was timed: timing.c */ \
+    FIELD(uint64_t, timed_ticks)    /* of the stamps' clock: what these callbacks took together */ \
+    FIELD(uint64_t, timed_code)     /* events from which on it was timed for how long Python's code runs until the next one */ \
+    FIELD(uint64_t, timed_code_ns)  /* that, together, CPU time */ \
     FIELD(uint64_t, granted)        /* by the tracer, the agent's first word being arena_first: bytes of the arena that may have memory; 0 = all */ \
     ARRAY(uint32_t, left_out, MOST_LEFT_OUT) /* by the tracer: functions whose calls are not written until another list says otherwise */ \
     ARRAY(char, message, 512)       /* ARENA_REFUSED: one sentence, UTF-8, ends with a NUL */

@@ -476,7 +476,7 @@ struct writer *writer_new(uint32_t tid, uint64_t thread)
         have_key = !pthread_key_create(&key, thread_ends);
     struct writer *w = have_key ? spare_writer() : NULL;
     if (w)
-        *w = (struct writer){.session = recording, .tid = tid, .number = ++threads, .thread = thread, .link = w->link, .c_calls = w->c_calls, .c_calls_room = w->c_calls_room, .marks = w->marks};
+        *w = (struct writer){.session = recording, .tid = tid, .number = ++threads, .thread = thread, .link = w->link, .c_calls = w->c_calls, .c_calls_room = w->c_calls_room, .marks = w->marks, .untimed = 1};
     arena_unlock();
     return w;
 }

@@ -55,6 +55,12 @@ struct writer {
     uint64_t executing_since;
     uint32_t tid;
     uint32_t number;     /* chunk.thread */
+    uint32_t untimed;    /* events until one is timed: timing.c */
+    uint32_t phase;      /* of that, likewise */
+    uint64_t passed;     /* arena->passed when that began */
+    bool code;           /* since `code_since` Python's code runs; else a C function */
+    uint64_t code_since, code_since_ns; /* stamp; and CPU time, of the event before */
+    uint64_t random;
     uint32_t depth;      /* recorded calls that are open, where there is a bound to them */
     uint32_t turned_away; /* events since the last look for a chunk that found none */
     uint32_t open_frame; /* innermost frame reported as open; 0 = none */

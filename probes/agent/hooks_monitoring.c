@@ -12,6 +12,7 @@
 #include "objects.h"
 #include "sources.h"
 #include "threads.h"
+#include "timing.h"
 #include "tools.h"
 
 /* A callable without what a C function does about each call: 22 ns an event instead of 26 (3.14, fib(24), added CPU
@@ -85,6 +86,16 @@ static inline uint32_t line_left(struct function_entry *function, PyObject *cons
     return line_at(function, position, py.PyCode_Addr2Line, arguments[0], position);
 }
 
+/* What a callback returns, which is timed now and then. */
+#define TIMED(callback) \
+    ({ \
+        uint64_t began = timing_begun(); \
+        PyObject *result = (callback); \
+        if (UNLIKELY(began != 0)) \
+            timing_ends(began, true); \
+        result; \
+    })
+
 /* What function_of leaves out and is not written all the same, of a thread that has its writer. */
 static __attribute__((noinline)) PyObject *not_written(PyObject *const *arguments, uint64_t kind)
 {
@@ -115,13 +126,13 @@ static inline __attribute__((always_inline)) PyObject *on_entry(PyObject *const 
 static PyObject *on_start(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self, (void)count;
-    return on_entry(arguments, CALL_ENTRY);
+    return TIMED(on_entry(arguments, CALL_ENTRY));
 }
 
 static PyObject *on_resume(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self, (void)count;
-    return on_entry(arguments, CALL_RESUME);
+    return TIMED(on_entry(arguments, CALL_RESUME));
 }
 
 /* From 3.14 on close() does not enter a generator that could do nothing about it, unless a tool watches for exceptions:
@@ -164,13 +175,13 @@ static inline __attribute__((always_inline)) PyObject *on_leave(PyObject *const 
 static PyObject *on_return(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self, (void)count;
-    return on_leave(arguments, CALL_RETURN);
+    return TIMED(on_leave(arguments, CALL_RETURN));
 }
 
 static PyObject *on_yield(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self, (void)count;
-    return on_leave(arguments, CALL_YIELD);
+    return TIMED(on_leave(arguments, CALL_YIELD));
 }
 
 /* The line that an exception left from. Where it is raised anew, as at the end of `except` and `finally`, the instruction has none: then the

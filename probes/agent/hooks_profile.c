@@ -18,6 +18,7 @@
 #include "raised.h"
 #include "sources.h"
 #include "threads.h"
+#include "timing.h"
 
 /* After c_profilefunc: c_tracefunc, then the object that a profile function of Python's own is. */
 #define PROFILE_OBJECT 16
@@ -222,6 +223,7 @@ static int on_event(PyObject *self, PyObject *object, int what, PyObject *argume
 {
     (void)self;
     __builtin_unwind_init(); /* keeps the registers of the caller, for leave_raising() */
+    uint64_t began = timing_begun();
     void *frame = frame_of(object), *next = what == PROFILE_RETURN ? pointer_at(frame, at->frame_previous) : frame;
     if (what == PROFILE_CALL || what == PROFILE_RETURN)
         on_call_or_return(object, frame, what, argument, __builtin_frame_address(0));
@@ -231,6 +233,8 @@ static int on_event(PyObject *self, PyObject *object, int what, PyObject *argume
         arena_passed();
     if (UNLIKELY(options.lines || options.opcodes) && recording)
         watch_tracing(next, what);
+    if (UNLIKELY(began != 0))
+        timing_ends(began, what != PROFILE_C_CALL);
     return 0;
 }
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from pytrace_ebpf.record.cpython.functions import Functions
+from pytrace_ebpf.record.measured import Measured, Timed
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.process.shares import Shares
@@ -126,6 +127,10 @@ class CallSource(Recorder):
         """Events that were looked at in the traced programs and not written, by process, as far as that is still known of those that ended."""
         return {}
 
+    def timed(self) -> dict[int, Timed]:
+        """What was measured in the traced programs of the source's own work there, by process, as far as that is still known of those that ended."""
+        return {}
+
     @property
     def passed_per_left_call(self) -> int:
         """How many events of a call are looked at all the same while it is left out."""
@@ -161,7 +166,7 @@ class CallSource(Recorder):
         """
         return not func_ids
 
-    def cost_per_call(self) -> tuple[float, float] | None:
+    def cost_per_call(self) -> Measured | None:
         """Nanoseconds of CPU time that a call and its return take in the interpreter of `first`, alone and recorded, measured on this machine.
 
         None where they cannot be. May be called beside the recording, from another thread.

@@ -49,6 +49,7 @@ SHAPE = Fields(
             {
                 "source": Maybe(str), "ns_per_call": Maybe(NUMBER), "ns_per_line": Maybe(NUMBER), "waited_ns": WHOLE,
                 "native_ns_per_call": Maybe(NUMBER), "native_own_ns": Maybe(NUMBER), "sampling_ns": WHOLE,
+                "loop_ns_per_call": NUMBER, "timed": WHOLE, "code_ns": WHOLE,
                 "calls": WHOLE, "spent_ns": WHOLE, "cpu_ns": WHOLE, "own_ns": WHOLE,
             },
         ),

@@ -347,10 +347,19 @@ def cost_sentence(cost: dict[str, Any], wall_ns: int, calls: int) -> str:
     return (
         f"Tracing cost about {text.duration(cost['total_ns'])} of CPU time ({of_cpu}{text.percent(cost['total_ns'], wall_ns)} of a core): "
         f"{calls - native:,} x {text.duration(cost['ns_per_call'])}, as measured with {cost['source']}{apart}."
-        + (" A call costs that in a small loop; in a program of many functions it may be several times as much." if cost["source"] == _AGENT else "")
-        + (" What it cost to read values is not in this." if cost.get("values") else "")
+        + _of_calls(cost)
+        + (" What it cost to read values is not in this." if cost.get("values") and not cost.get("timed") else "")
         + (" What it cost to count instructions is not in this." if cost.get("opcodes") else "")
     )
+
+
+def _of_calls(cost: dict[str, Any]) -> str:
+    """Where that is what a call costs."""
+    if cost.get("timed"):
+        return f" A call costs that in this program, where {plural(cost['timed'], 'event')} were timed; in a small loop {text.duration(cost['loop_ns_per_call'])}."
+    if cost["source"] == _AGENT:
+        return " A call costs that in a small loop; in a program of many functions it may be several times as much."
+    return ""
 
 
 def _listed(pids: list[str]) -> str:

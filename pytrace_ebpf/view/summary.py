@@ -104,8 +104,9 @@ def cost(trace: Any, calls: "pd.Series[int]", on_cpu_ns: int | None = None) -> d
     """What tracing so many calls per layer (schema.LAYERS) cost: source, ns_per_call, total_ns of CPU time, share_of_wall; None where nobody measured.
 
     And cpu_ns, which the programs used (`on_cpu_ns`: in calls, at least), with share_of_cpu: total_ns is never above it. Null where it is not known.
+    loop_ns_per_call is what it costs in a small loop, where ns_per_call was measured in the programs, by so many events as `timed` says; else both are null.
     And native_calls, of native layers, with native_ns_per_call; null where these were not measured apart. Likewise lines: about so many, as events that are
-    of no call. other_ns is what no call is charged for: on 3.11 probes slow all code.
+    of no call. other_ns is what no call is charged for: up to 3.11 Python's other code is slower.
     """
     measured, wall = trace.manifest["cost"], trace.end_ns - trace.start_ns
     if (each := price(trace.manifest)) is None:
@@ -124,6 +125,8 @@ def cost(trace: Any, calls: "pd.Series[int]", on_cpu_ns: int | None = None) -> d
     return {
         "source": measured.get("source"),
         "ns_per_call": each,
+        "loop_ns_per_call": measured.get("loop_ns_per_call"),
+        "timed": measured.get("timed"),
         "native_calls": None if apart is None else native,
         "native_ns_per_call": apart,
         "lines": lines,

@@ -130,7 +130,7 @@ def test_between_intervals_no_event_comes_even_of_the_thread_that_was_told(
     out, cost = trace.left_out(), trace.manifest["cost"]
     assert (out["why"] == "interval").all()
     # What passes without being written is reckoned with, and hardly any does: one call of C code in a thousand of Python's.
-    assert cost["calls"] > 1000 and cost["spent_ns"] < 1.1 * cost["calls"] * cost["ns_per_call"]
+    assert cost["calls"] > 1000 and cost["spent_ns"] - cost.get("code_ns", 0) < 1.1 * cost["calls"] * cost["ns_per_call"]
 
 
 @pytest.mark.sources("agent")

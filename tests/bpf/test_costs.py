@@ -92,6 +92,7 @@ def test_one_price_in_the_first_line_and_in_the_report_however_busy_the_host(
             other.kill()
             other.wait()
     first, again = (makes_sense(recorder.directory) for recorder in recorders)
-    assert again["ns_per_call"] <= first["ns_per_call"]  # the least of all measurements of this host
+    first_ns, again_ns = (cost.get("loop_ns_per_call", cost["ns_per_call"]) for cost in (first, again))
+    assert again_ns <= first_ns  # the least of all measurements of this host
     (price,) = re.findall(r"about (\d+\.\d+) µs a call", recorders[1].first)
-    assert abs(float(price) - first["ns_per_call"] / 1000) <= (0.05 if float(price) >= 1 else 0.005)
+    assert abs(float(price) - first_ns / 1000) <= (0.05 if float(price) >= 1 else 0.005)

@@ -14,12 +14,14 @@ from pytrace_ebpf.record.agent.claims import Claims
 from pytrace_ebpf.record.agent.directories import Directories
 from pytrace_ebpf.record.agent.directory import AgentDirectory
 from pytrace_ebpf.record.agent.errands import Errands
-from pytrace_ebpf.record.agent.price import measured
+from pytrace_ebpf.record.agent.price import line_ns, measured
 from pytrace_ebpf.record.agent.skipped_events import Passed, passed_per_left_call
+from pytrace_ebpf.record.agent.timed import Timings
 from pytrace_ebpf.record.agent.traced import Traced, lookups
 from pytrace_ebpf.record.cost.budget import EVERYTHING
 from pytrace_ebpf.record.cpython.qualnames import Qualifiers, Qualify
 from pytrace_ebpf.record.filters import NOTHING, Filters, Observed
+from pytrace_ebpf.record.measured import Measured, Timed
 from pytrace_ebpf.record.process.namespaces import UNKNOWN_THREAD, Shared
 from pytrace_ebpf.record.process.target import Target, inspect, own_id
 from pytrace_ebpf.record.recorder import Rows
@@ -34,10 +36,7 @@ _CHUNK_RECORDS = 8192  # 128 KiB: what a thread takes at least
 
 
 class AgentCalls(CallSource):
-    """Every process in which an agent of this recording began, by itself at the start or called in by attaching.
-
-    What a process writes is not trusted: where it is not what an agent writes, the recording of that process ends, and no other.
-    """
+    """Every process in which an agent of this recording began. One that writes what no agent does is recorded no further; the others are."""
 
     name = "agent"
 
@@ -58,8 +57,8 @@ class AgentCalls(CallSource):
         self._library = Library(agent_library())
         self._clock = Clock(self._library, best_clock())
         self._began_ns = time.monotonic_ns()
-        clock = "tsc" if self._clock.number == TSC else "monotonic"
-        self._basics: list[tuple[str, object]] = [("clock", clock), ("chunk_records", _CHUNK_RECORDS), ("arena_bytes", arena_bytes)]
+        self._basics: list[tuple[str, object]] = [("clock", "tsc" if self._clock.number == TSC else "monotonic")]
+        self._basics += [("chunk_records", _CHUNK_RECORDS), ("arena_bytes", arena_bytes)]
         self._options = [
             *self._basics,
             ("follow", int(follow)),
@@ -84,7 +83,7 @@ class AgentCalls(CallSource):
         self._given_up: dict[int, str] = {}  # why a process's arena is not read any more
         self._seen: dict[int, Target] = {}  # Pythons of which it is known whether the agent can come to them
         self._first: Target | None = None
-        self._qualifiers, self._passed = Qualifiers(), Passed()
+        self._qualifiers, self._passed, self._timings = Qualifiers(), Passed(), Timings()
         self._lost = np.zeros(len(LOSS_CLASSES), np.int64)  # of arenas that are closed, and of unknown threads
         self._waited_ns = self._launched = 0
         self._left_out, self._directories = frozenset[int](), Directories(self._options, launches)
@@ -133,21 +132,19 @@ class AgentCalls(CallSource):
                 self._warn(target.pid, injection.warning)
 
     def _warn(self, pid: int, warning: str) -> None:
-        for each in self._recording.chosen:
-            if each["pid"] == pid and each["source"]:
-                each["why"] += f"; {warning}"
+        for each in (each for each in self._recording.chosen if each["pid"] == pid and each["source"]):
+            each["why"] += f"; {warning}"
 
     def _has_begun(self, pid: int) -> bool:
         self._discover()
         if pid in self._given_up:
             raise TargetError(self._given_up[pid])
-        for traced in self._traced:
-            if traced.ids.pid == pid:
-                with self._of(traced):
-                    traced.arena.look()
-                    if traced.arena.state == arena.REFUSED:
-                        raise TargetError(traced.arena.message)
-                    return traced.arena.state != arena.STARTING
+        for traced in (traced for traced in self._traced if traced.ids.pid == pid):
+            with self._of(traced):
+                traced.arena.look()
+                if traced.arena.state == arena.REFUSED:
+                    raise TargetError(traced.arena.message)
+                return traced.arena.state != arena.STARTING
         return False
 
     @contextmanager
@@ -168,6 +165,7 @@ class AgentCalls(CallSource):
         self._traced.remove(traced)
         self._lost, self._waited_ns = self._lost + traced.losses, self._waited_ns + traced.waited_ns
         self._passed.close(traced)
+        self._timings.close(traced, self._clock.ns_per_stamp)
 
     def reset(self, pid: int, tid: int, ts: int) -> None:
         """Close the arena of the program that was there before; that of the new one may be known already."""
@@ -235,6 +233,10 @@ class AgentCalls(CallSource):
     def passed(self) -> dict[int, int]:
         """As the processes count them."""
         return self._passed.now(self._traced)
+
+    def timed(self) -> dict[int, Timed]:
+        """As the agents time their callbacks."""
+        return self._timings.now(self._traced, self._clock.ns_per_stamp)
 
     @property
     def passed_per_left_call(self) -> int:
@@ -307,14 +309,13 @@ class AgentCalls(CallSource):
         """The first that came."""
         return self._first
 
-    def cost_per_call(self) -> tuple[float, float] | None:
-        """What a call of fib takes in a process without the agent and in one with it, in the first target's interpreter."""
-        return measured(self._first, self._basics)
+    def cost_per_call(self) -> Measured | None:
+        """In a process without the agent and in one with it, of the first target's interpreter."""
+        return measured(self._first, self._basics, self._library, self._clock)
 
     def cost_per_line(self, ns_per_call: float | None) -> float | None:
         """What it takes more where its lines are recorded, of which each call of it has one."""
-        with_lines = measured(self._first, [*self._basics, ("lines", 1)]) if self._lines and ns_per_call is not None else None
-        return None if with_lines is None or ns_per_call is None else max(0.0, round(with_lines[1] - with_lines[0] - ns_per_call, 1))
+        return line_ns(self._first, self._basics, self._library, self._clock, ns_per_call) if self._lines and ns_per_call is not None else None
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -374,12 +375,11 @@ class AgentCalls(CallSource):
             processes.add_python(target, self.name, start_ns)
             return self._qualifiers.of(target)
         except (TargetError, HostError, OSError):  # it has ended already
-            version = found.python
-            processes.set_source(pid, self.name, f"{version >> 24}.{version >> 16 & 0xFF}.{version >> 8 & 0xFF}", start_ns)
+            processes.set_source(pid, self.name, ".".join(str(found.python >> shift & 0xFF) for shift in (24, 16, 8)), start_ns)
             return self._qualifiers.first
         finally:
+            came = "run starts programs with the agent in them" if self._launches else "it came with the agent of its creator"
             if not any(each["pid"] == pid and each["source"] for each in self._recording.chosen):
-                came = "run starts programs with the agent in them" if self._launches else "it came with the agent of its creator"
                 self._recording.declare(pid, self.name, came)
 
     def _emit(self, traced: Traced, news: list[Piece]) -> None:
@@ -392,9 +392,9 @@ class AgentCalls(CallSource):
             self._undrained.add(columns)
         for columns in traced.events([piece for piece in events if tids[piece.tid] == UNKNOWN_THREAD], tids, self._clock):
             self._lost[LOSS_CLASSES.index("thread_map")] += len(columns["ts"])
-        allocations = [piece for piece in by_thread if piece.stream == arena.ALLOCATIONS]
-        for columns in traced.allocations.take(traced.arena, allocations, tids, pid, traced.values.moments):
+        grown = [piece for piece in by_thread if piece.stream == arena.ALLOCATIONS]
+        for columns in traced.allocations.take(traced.arena, grown, tids, pid, traced.values.moments):
             self._undrained.add(columns, "allocations")
-        values = traced.values.take(traced.arena, [piece for piece in by_thread if piece.stream == arena.VALUES], tids, pid)
-        for table, columns in statements.by_table(values):
+        values = [piece for piece in by_thread if piece.stream == arena.VALUES]
+        for table, columns in statements.by_table(traced.values.take(traced.arena, values, tids, pid)):
             self._undrained.add(columns, table)

@@ -167,7 +167,11 @@ class Cost(Recorder):
         self._sources.measured()  # a short program has ended by then
         self._span(max(1e-9, time.monotonic() - self._began_s))
         whole = self._accounts.whole()
-        return {
+        loop, timed, in_place = self._sources.parts("agent"), self._accounts.timed, dict[str, Any]()
+        if loop and loop.within and timed and whole.calls:
+            each_ns = round(whole.calls_ns / whole.calls, 1)
+            in_place = {"ns_per_call": each_ns, "loop_ns_per_call": loop.ns_per_call, "timed": timed, "code_ns": round(whole.code_ns)}
+        return in_place | {
             "calls": round(whole.calls),
             "spent_ns": round(whole.spent_ns),
             "cpu_ns": round(whole.used_ns),

@@ -10,10 +10,9 @@ import platform
 from contextlib import suppress
 
 from pytrace_ebpf.record.kernel import program_cache
+from pytrace_ebpf.record.measured import Measured
 from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.record.source_selection.price import expected_ns
-
-Measured = tuple[float, float]  # a call alone, and with a source
 
 _NAME = "prices"
 _MOST = 200  # interpreters
@@ -31,8 +30,7 @@ class Prices:
     def price(self, source: str, target: Target | None) -> float | None:
         """Of a call of `target`, or of whatever the source was measured with; None where nobody ever measured it."""
         if source in self._known:
-            plain, with_source = self._known[source][1]
-            return max(0.0, round(with_source - plain, 1))
+            return self._known[source][1].ns_per_call
         if target is None or source in self._expected:
             return self._expected.get(source)
         if (found := self._kept.get(_key(source, target))) is not None:
@@ -40,6 +38,10 @@ class Prices:
             return self.price(source, target)
         self._expected[source] = expected_ns(source, target.python_version)
         return self._expected[source]
+
+    def measured(self, source: str) -> Measured | None:
+        """As what the price was; None until it was."""
+        return self._known[source][1] if source in self._known else None
 
     def is_measured(self, source: str) -> bool:
         """Here, in this recording or one before."""
@@ -49,8 +51,9 @@ class Prices:
         """Take in what was measured, and keep it."""
         key = _key(source, target)
         before = self._kept.get(key)
-        if before and all(1 / _SAME < new / old < _SAME for new, old in zip(measured, before, strict=True)):
-            measured = min(measured[0], before[0]), min(measured[1], before[1])
+        if before and all(1 / _SAME < new / old < _SAME for new, old in zip(measured[:2], before[:2], strict=True)):
+            within = min(filter(None, (measured.within, before.within)), default=0.0)
+            measured = measured._replace(alone=min(measured.alone, before.alone), recorded=min(measured.recorded, before.recorded), within=within)
         self._known[source] = key, measured
         if measured != before:
             self._kept = dict(list(({key: measured} | {other: value for other, value in _load().items() if other != key}).items())[:_MOST])
@@ -66,5 +69,6 @@ def _key(source: str, target: Target) -> str:
 def _load() -> dict[str, Measured]:
     with suppress(ValueError, TypeError, AttributeError):
         found = json.loads(program_cache.load(_NAME) or b"{}")
-        return {str(key): (float(plain), float(with_source)) for key, (plain, with_source) in found.items() if plain > 0 and with_source > 0}
+        kept = {str(key): Measured(*map(float, values)) for key, values in found.items()}
+        return {key: each for key, each in kept.items() if each.alone > 0 and each.recorded > 0 and each.within >= 0 and 0 <= each.code < 1}
     return {}

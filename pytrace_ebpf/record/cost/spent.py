@@ -1,4 +1,4 @@
-"""What each traced program used of the cores, and what tracing took of that: its calls at their price, or what all of its code is slowed by; never more than it used."""
+"""What each traced program used of the cores, and what tracing took of that: its calls at their price in it, or what all of its code is slowed by; never more than it used."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pytrace_ebpf.record.measured import Price, Timed
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.record.source_selection.price import passed_ns
@@ -26,6 +27,7 @@ class Spent:
     calls_ns: float = 0.0  # of it what calls took
     spent_ns: float = 0.0  # and what tracing took in all
     least_ns: float = 0.0  # and what was surely not tracing
+    code_ns: float = 0.0  # of spent_ns, by how much Python's code was slower between events
 
     def add(self, other: "Spent") -> None:
         """Another span of time."""
@@ -43,11 +45,15 @@ class _Sum:
     used_ns: float = 0.0
     slowed_ns: float = 0.0  # of that, by what no single call is charged for
 
-    def calls_ns(self, price: float) -> float:
-        return min(self.used_ns, self.events / 2 * price)
+    def calls_ns(self, price: Price) -> float:
+        return min(self.used_ns, self.events / 2 * price.of_call)
 
-    def spent_ns(self, price: float) -> float:
-        return min(self.used_ns, max(self.events / 2 * price + self.passed * passed_ns(price), self.slowed_ns))
+    def code_ns(self, price: Price) -> float:
+        return min(self.used_ns, (self.events + self.passed) * price.of_code)
+
+    def spent_ns(self, price: Price) -> float:
+        events_ns = self.events / 2 * price.of_call + self.passed * passed_ns(price.of_loop)
+        return min(self.used_ns, max(events_ns + self.code_ns(price), self.slowed_ns))
 
 
 @dataclass
@@ -88,6 +94,7 @@ class Accounts:
         self._processes: dict[int, _Process] = {}
         self._closed = Spent()  # of processes that are not held apart any more
         self._passed: dict[int, int] = {}
+        self._timed: dict[int, Timed] = {}
         self._dropped: dict[int, int] = {}  # events for which there was no room, by process
         self._seconds = 0.0
         self._approached = 0, _Process(None, 0)
@@ -126,8 +133,10 @@ class Accounts:
 
     def roughly_ns(self) -> float:
         """What was spent since the last look, as far as calls take it."""
-        calls_ns = sum(process.events / 2 * self._price(process.whole.source) for process in self._processes.values() if process.events)
-        return calls_ns + sum(count * passed_ns(self._price(self._of(pid).whole.source)) for pid, count in self._passed_now())
+        calls_ns = sum(
+            process.events / 2 * self._price(pid, process.whole.source).of_call for pid, process in self._processes.items() if process.events
+        )
+        return calls_ns + sum(count * passed_ns(self._price(pid, self._of(pid).whole.source).of_loop) for pid, count in self._passed_now())
 
     def look(self, seconds: float) -> Spent:
         """What happened since the last look, so many seconds ago."""
@@ -139,11 +148,11 @@ class Accounts:
             self._dropped[pid] = dropped
         for pid, count in self._passed_now():
             self._of(pid).passed += count
-        self._passed = self._sources.passed()
+        self._passed, self._timed = self._sources.passed(), self._sources.timed()
         now_ns = time.monotonic_ns()  # not before any of them was listed
         for pid, process in self._processes.items():
             self._look(pid, process, now_ns)
-            lately, price = process.lately, self._price(process.lately.source)
+            lately, price = process.lately, self._price(pid, process.lately.source)
             spent.add(_of_sum(lately, price, _LEAST_OWN if process.slowdown == 1 else min(_LEAST_OWN, 1 / process.slowdown)))
         self._seconds += seconds
         self._close_ended()
@@ -158,14 +167,15 @@ class Accounts:
     def _look(self, pid: int, process: _Process, now_ns: int) -> None:
         source = self._recording.source_of(pid) or process.whole.source or self._recording.source_at_end(pid)
         if process.whole.source and source != process.whole.source:
-            self._close(process)
+            self._close(pid, process)
         process.whole.source = source
         cpu_ns = _cpu_ns(pid) if process.seen_ns is not None else None
         lately = _Sum(source, process.events, process.passed)
         if cpu_ns is not None and process.seen_ns is not None:
             lately.used_ns = max(0, cpu_ns - process.seen_ns)
         else:  # it has ended, and nobody can say any more what it used; its last events may come after that was seen
-            calls_ns = lately.events / 2 * (self._price(source) or _UNPRICED_NS) + lately.passed * passed_ns(self._price(source))
+            price = self._price(pid, source)
+            calls_ns = lately.events / 2 * (price.of_call or _UNPRICED_NS) + lately.passed * passed_ns(price.of_loop)
             lately.used_ns = calls_ns if process.seen_ns is None else min(now_ns - process.looked_ns, calls_ns)
         slowdown = self._sources.slowdown(pid)
         lately.slowed_ns = lately.used_ns * (1 - 1 / max(slowdown, process.slowdown))
@@ -181,37 +191,44 @@ class Accounts:
         for pid, process in self._processes.items():
             sum_ = process.lately
             if sum_.source and sum_.used_ns:
-                spent_ns = sum_.spent_ns(self._price(sum_.source))
+                spent_ns = sum_.spent_ns(self._price(pid, sum_.source))
                 yield Lately(pid, sum_.source, seconds, spent_ns / 1e9 / seconds, spent_ns / sum_.used_ns)
 
     def whole(self) -> Spent:
         """All of it until the last look, at the price that is known by now."""
         whole = Spent(self._seconds)
         whole.add(self._closed)
-        for process in self._processes.values():
-            whole.add(_of_sum(process.whole, self._price(process.whole.source), _LEAST_OWN))
+        for pid, process in self._processes.items():
+            whole.add(_of_sum(process.whole, self._price(pid, process.whole.source), _LEAST_OWN))
         return whole
 
-    def _price(self, source: str) -> float:
-        return self._sources.price(source) or 0.0
+    @property
+    def timed(self) -> int:
+        """Events that were timed in the programs, as far as that is known."""
+        return sum(timed.events for timed in self._timed.values())
 
-    def _close(self, process: _Process) -> None:
-        self._closed.add(_of_sum(process.whole, self._price(process.whole.source), _LEAST_OWN))
+    def _price(self, pid: int, source: str) -> Price:
+        """By what was timed in the process until now, where it was recorded by one source only and that timed enough; else that of a small loop."""
+        loop = self._sources.price(source) or 0.0
+        return self._timed.get(pid, Timed()).price(self._sources.parts(source), loop)
+
+    def _close(self, pid: int, process: _Process) -> None:
+        self._closed.add(_of_sum(process.whole, self._price(pid, process.whole.source), _LEAST_OWN))
         process.whole = _Sum("")
 
     def _close_ended(self) -> None:
         """A service may start any number of processes."""
         ended = [pid for pid, process in self._processes.items() if process.seen_ns is None]
         for pid in ended[: max(0, len(ended) - _MOST)]:
-            self._close(self._processes.pop(pid))
+            self._close(pid, self._processes.pop(pid))
             self._dropped.pop(pid, None)
 
 
 _LEAST_OWN = 0.1  # of a program's CPU time: never less is counted as its own, whatever its calls are reckoned to cost
 
 
-def _of_sum(sum_: _Sum, price: float, least: float) -> Spent:
-    return Spent(0.0, sum_.used_ns, sum_.events / 2, sum_.calls_ns(price), sum_.spent_ns(price), least * sum_.used_ns)
+def _of_sum(sum_: _Sum, price: Price, least: float) -> Spent:
+    return Spent(0.0, sum_.used_ns, sum_.events / 2, sum_.calls_ns(price), sum_.spent_ns(price), least * sum_.used_ns, sum_.code_ns(price))
 
 
 def _cpu_ns(pid: int) -> int | None:

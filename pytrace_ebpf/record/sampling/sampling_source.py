@@ -3,6 +3,7 @@
 import time
 
 from pytrace_ebpf.errors import TargetError
+from pytrace_ebpf.record.measured import Measured
 from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.record.recorder import Rows
 from pytrace_ebpf.record.source import CallSource, Recording
@@ -36,7 +37,7 @@ class NoCalls(CallSource):
         """No events."""
         return {"events": []}
 
-    def cost_per_call(self) -> tuple[float, float] | None:
+    def cost_per_call(self) -> Measured | None:
         """None: no call is recorded."""
         return None
 

@@ -11,6 +11,7 @@ import numpy as np
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.cost.prices import Prices
 from pytrace_ebpf.record.cpython import encodable
+from pytrace_ebpf.record.measured import Measured, Timed
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.parsing import sandbox
@@ -220,6 +221,10 @@ class Sources(Recorder):
         """How many events the hooks in the traced programs saw and did not write, by process, as far as that is still known of those that ended."""
         return {pid: count for source in self for pid, count in source.passed().items()}
 
+    def timed(self) -> dict[int, Timed]:
+        """What was measured in place of what they cost, by process, as far as that is still known of those that ended."""
+        return {pid: timed for source in self for pid, timed in source.timed().items()}
+
     @property
     def ns_per_left_call(self) -> float:
         """What a call that is left out costs its program all the same, at most."""
@@ -242,6 +247,10 @@ class Sources(Recorder):
         """Nanoseconds that a call costs by a source: measured on this host, expected until it is, None where neither is known."""
         source = self._made.get(name)
         return self._prices.price(name, (source and source.first) or target)
+
+    def parts(self, name: str) -> Measured | None:
+        """What that price was measured as; None until it is."""
+        return self._prices.measured(name)
 
     def measure(self) -> None:
         """Begin to measure the price of each source that has a process, beside the recording."""

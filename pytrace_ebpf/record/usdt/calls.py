@@ -14,6 +14,7 @@ from pytrace_ebpf.record.cpython.functions import Code, ProbeIds, names_of_code
 from pytrace_ebpf.record.cpython.lookups import Lookups
 from pytrace_ebpf.record.cpython.qualnames import Qualify
 from pytrace_ebpf.record.filters import NOTHING, Filters, Observed
+from pytrace_ebpf.record.measured import Measured
 from pytrace_ebpf.record.output import tables
 from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.record.recorder import Rows
@@ -199,7 +200,7 @@ class UsdtCalls(CallSource):
         """Of calls that wait for the names of their functions."""
         return min((since for loaded in self._loaded.values() if (since := loaded.ids.since_ns) is not None), default=None)
 
-    def cost_per_call(self) -> tuple[float, float] | None:
+    def cost_per_call(self) -> Measured | None:
         """In a process of the first interpreter that was met, without probes and with programs of its own on them: its calls are none of the recording."""
         planned, loaded = next(iter(self._loaded.items()), (None, None))
         if planned is None or loaded is None:
@@ -214,7 +215,7 @@ class UsdtCalls(CallSource):
                     recorded.append(child.ns_per_call())
                     probes.detach_now()
                     probes.drain_calls(np.copy)
-                return min(alone), min(recorded)
+                return Measured(min(alone), min(recorded))
         except (TargetError, HostError, OSError):
             return None
 

@@ -78,6 +78,7 @@ CALLS = (
     Call("getpid", (), _ANY),
     Call("fcntl", (_FD, 36, _ADDRESS)),
     Call("openat", (_HERE, _ADDRESS, os.O_CLOEXEC | os.O_DIRECTORY), _ANY),
+    Call("clock_gettime", (3, _ADDRESS), _ANY),
     Call("clock_nanosleep", (0, 0, _ADDRESS, 0), _ANY),
     Call("sched_yield", (), _ANY),
     *(

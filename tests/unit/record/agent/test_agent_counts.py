@@ -243,3 +243,32 @@ async def consume():
     async for _ in asynchronous(): pass
 drive(consume()); drive(coroutine()); drive(one()); drive(one())
 """
+
+
+# Functions of as many code objects as no cache holds, and one.
+MANY = """
+import sys
+count = int(sys.argv[1])
+space = {}
+for number in range(count):
+    exec(f"def f{number}(a):\\n    return a", space)
+functions = [space[f"f{number * 7919 % count}"] for number in range(count)]
+for _ in range(300_000 // count):
+    for function in functions:
+        function(1)
+"""
+
+
+@every_build
+def test_one_event_in_a_thousand_is_timed_and_takes_longer_where_there_are_many_functions(interpreter: str, tmp_path: Path) -> None:
+    each_ticks = []
+    for count in (1, 10_000):
+        session = Session(tmp_path / str(count))
+        run(session, interpreter, "-c", MANY, str(count))
+        header = session.arenas()[0].header
+        assert (
+            600_000 / 1023.5 * 0.8 < header["timed"] <= 900_000 / 1023.5 * 1.2
+        )  # up to 3.11 as well where C code is called, which is only looked at
+        assert header["timed_code"] > 100 and header["timed_code_ns"] > 0
+        each_ticks.append(header["timed_ticks"] / header["timed"])
+    assert each_ticks[1] > 1.2 * each_ticks[0]

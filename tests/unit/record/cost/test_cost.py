@@ -45,6 +45,8 @@ class Tries:
             passed=dict,
             slowdown=lambda _: 1.0,
             dropped=dict,
+            timed=dict,
+            parts=lambda _: None,
             price=lambda _: 100.0,
             measure=lambda: None,
             measured=lambda: None,

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pytrace_ebpf.record.cost import spent
+from pytrace_ebpf.record.measured import Measured, Timed
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.record.source_selection.sources import Sources
 
@@ -22,7 +23,9 @@ def test_a_process_that_has_ended_when_it_is_first_looked_at_used_nothing_and_no
     monkeypatch.setattr(spent.time, "monotonic_ns", lambda: next(ticks))
     processes = SimpleNamespace(living={ended.pid: None, os.getpid(): None})
     recording = cast(Recording, SimpleNamespace(processes=processes, source_of=lambda pid: "agent"))
-    sources = cast(Sources, SimpleNamespace(passed=dict, dropped=dict, slowdown=lambda pid: 1.0, price=lambda name: 100.0))
+    sources = cast(
+        Sources, SimpleNamespace(passed=dict, dropped=dict, slowdown=lambda pid: 1.0, timed=dict, parts=lambda name: None, price=lambda name: 100.0)
+    )
     accounts = spent.Accounts(recording, sources)
     lately = accounts.look(0.1)
     assert lately.used_ns > 0 and lately.spent_ns == lately.calls_ns == 0
@@ -35,7 +38,10 @@ def test_calls_of_a_program_that_ended_before_their_price_was_known_cost_somethi
     price = [0.0]
     processes = SimpleNamespace(living={})
     recording = cast(Recording, SimpleNamespace(processes=processes, source_of=lambda pid: None, source_at_end=lambda pid: "agent"))
-    sources = cast(Sources, SimpleNamespace(passed=dict, dropped=dict, slowdown=lambda pid: 1.0, price=lambda name: price[0]))
+    sources = cast(
+        Sources,
+        SimpleNamespace(passed=dict, dropped=dict, slowdown=lambda pid: 1.0, timed=dict, parts=lambda name: None, price=lambda name: price[0]),
+    )
     accounts = spent.Accounts(recording, sources)
     for _ in range(2):  # the second time it is known to have ended
         accounts.count([{"pid": np.full(20, ended.pid)}])
@@ -50,7 +56,12 @@ def test_events_that_are_only_looked_at_cost_a_share_of_what_a_call_costs_here()
     processes, passed = SimpleNamespace(living={mine: None}), {mine: 0}
     recording = cast(Recording, SimpleNamespace(processes=processes, source_of=lambda pid: "agent"))
     price = [100.0]
-    sources = cast(Sources, SimpleNamespace(passed=lambda: dict(passed), dropped=dict, slowdown=lambda pid: 1.0, price=lambda name: price[0]))
+    sources = cast(
+        Sources,
+        SimpleNamespace(
+            passed=lambda: dict(passed), dropped=dict, slowdown=lambda pid: 1.0, timed=dict, parts=lambda name: None, price=lambda name: price[0]
+        ),
+    )
     found = []
     for price[0] in (100.0, 200.0):
         accounts = spent.Accounts(recording, sources)
@@ -61,3 +72,20 @@ def test_events_that_are_only_looked_at_cost_a_share_of_what_a_call_costs_here()
         sum(range(3_000_000))  # something to take it of
         found.append(accounts.look(0.1).spent_ns)
     assert found == [15_000, 30_000]
+
+
+def test_what_was_timed_in_a_process_is_its_price() -> None:
+    mine, loop = os.getpid(), Measured(24.0, 64.0, within=20.0)
+    recording = cast(Recording, SimpleNamespace(processes=SimpleNamespace(living={mine: None}), source_of=lambda pid: "agent"))
+    timed = {mine: Timed(1000, 50_000.0)}
+    sources = SimpleNamespace(
+        passed=dict, dropped=dict, slowdown=lambda pid: 1.0, timed=lambda: timed, parts=lambda name: loop, price=lambda name: 40.0
+    )
+    accounts = spent.Accounts(recording, cast(Sources, sources))
+    accounts.approach(mine)
+    accounts.add(mine)
+    accounts.look(0.1)
+    accounts.count([{"pid": np.full(2000, mine)}])
+    sum(range(3_000_000))  # something to take it of
+    assert accounts.look(0.1).spent_ns == 1000 * 200
+    assert accounts.timed == 1000
