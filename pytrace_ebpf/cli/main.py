@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytrace_ebpf
-from pytrace_ebpf import extras
+from pytrace_ebpf import extras, priority
 from pytrace_ebpf.errors import DEBUG, HostError, OutputError, PytraceError, UsageError
 from pytrace_ebpf.printable import printable
-from pytrace_ebpf.record import priority
 from pytrace_ebpf.terminal import standard_streams
 
 # The registry: one module of this package per command, with NAME, add_arguments(parser), run(args) -> exit code,

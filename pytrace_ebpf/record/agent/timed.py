@@ -7,7 +7,7 @@ from pytrace_ebpf.record.agent.traced import Traced
 from pytrace_ebpf.record.measured import Timed
 
 _MOST_ENDED = 100  # processes whose sums are kept
-_MOST_NS = 100_000.0  # of a callback, and _MOST_CODE_NS until the next one: more than an agent adds up in the mean is not believed
+_MOST_NS = 20_000.0  # of a callback, and _MOST_CODE_NS until the next one: more than an agent adds up in the mean is not believed
 _MOST_CODE_NS = 1e9
 
 

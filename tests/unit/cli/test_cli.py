@@ -198,7 +198,7 @@ def test_who_may_not_trace_is_told_what_needs_no_privileges(
     monkeypatch.setattr("pytrace_ebpf.record.session.Session", refuse)
     assert run(*words) == 4
     said = capsys.readouterr().err
-    assert "may not; to fix it: sudo, or without" in said and said.count("\n") == 1
+    assert "may not; to fix it: sudo; without" in said and said.count("\n") == 1
     assert said.endswith("pytrace-ebpf run --rootless -- " + ("COMMAND\n" if words[0] == "attach" else "python3 'a b.py'\n"))
 
 

@@ -1,8 +1,10 @@
 """What the preloaded agent records of the targets equals what their interpreter itself counts, on every Python at hand."""
 
 import json
+import math
 import subprocess
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 from tests.agent_arena import ACTIVE, ENTRY, OPEN, QUIET, Session, unbalanced
@@ -261,14 +263,13 @@ for _ in range(300_000 // count):
 
 @every_build
 def test_one_event_in_a_thousand_is_timed_and_takes_longer_where_there_are_many_functions(interpreter: str, tmp_path: Path) -> None:
-    each_ticks = []
-    for count in (1, 10_000):
-        session = Session(tmp_path / str(count))
+    each_ticks = dict[int, float]()
+    for count, number in product((1, 10_000), range(3)):  # an interrupt within one of them adds more than hundreds of others take
+        session = Session(tmp_path / f"{count}-{number}")
         run(session, interpreter, "-c", MANY, str(count))
         header = session.arenas()[0].header
-        assert (
-            600_000 / 1023.5 * 0.8 < header["timed"] <= 900_000 / 1023.5 * 1.2
-        )  # up to 3.11 as well where C code is called, which is only looked at
+        # Up to 3.11 as well where C code is called, which is only looked at.
+        assert 600_000 / 1023.5 * 0.8 < header["timed"] <= 900_000 / 1023.5 * 1.2
         assert header["timed_code"] > 100 and header["timed_code_ns"] > 0
-        each_ticks.append(header["timed_ticks"] / header["timed"])
-    assert each_ticks[1] > 1.2 * each_ticks[0]
+        each_ticks[count] = min(each_ticks.get(count, math.inf), header["timed_ticks"] / header["timed"])
+    assert each_ticks[10_000] > 1.2 * each_ticks[1]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pytrace_ebpf.record import priority
+from pytrace_ebpf import priority
 from tests.conftest import without_rights
 
 NOBODY = 65534
@@ -24,6 +24,6 @@ def test_it_is_taken_for_a_while_and_by_what_is_started_meanwhile() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
 def test_who_may_not_take_it_goes_on_without() -> None:
-    program = "import os; from pytrace_ebpf.record import priority\nwith priority.first(): print(os.sched_getscheduler(0))"
+    program = "import os; from pytrace_ebpf import priority\nwith priority.first(): print(os.sched_getscheduler(0))"
     done = subprocess.run(without_rights(NOBODY, "-c", program), capture_output=True, text=True, check=True)
     assert int(done.stdout) == os.SCHED_OTHER
