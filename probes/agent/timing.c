@@ -4,7 +4,7 @@
 
 #define STRIDE_BITS 10
 #define LEAST_STRIDE (1 << (STRIDE_BITS - 1)) /* from one to the next: 512 to 1535 events, 1023.5 in the mean */
-#define LONGEST_NS 20000 /* what takes longer was interrupted, has lost its core, or waited: one such would be more than hundreds of others */
+#define LONGEST_NS 20000  /* what takes longer was interrupted, has lost its core, or waited: one such would be more than hundreds of others */
 #define LONG_NS 20000     /* so is what takes so long between two events looked at by the thread's CPU clock, which is too coarse for what is shorter */
 #define SETTLED 32        /* so many events later no trace of our system call is left in the caches */
 #define TRIES 16
@@ -14,7 +14,7 @@ enum { CALLBACK, BEFORE_CODE, CODE }; /* writer.phase: a callback is timed; the 
 
 static uint32_t clock_known = UINT32_MAX;
 static uint64_t stamp_ticks; /* what it takes to look at the clock */
-static uint64_t since, since_ns;           /* one moment */
+static uint64_t since, since_ns; /* one moment */
 
 static uint64_t cpu_ns(void)
 {

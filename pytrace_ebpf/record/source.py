@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from pytrace_ebpf.record.cost.measured import Measured, Timed
 from pytrace_ebpf.record.cpython.functions import Functions
-from pytrace_ebpf.record.measured import Measured, Timed
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.process.shares import Shares

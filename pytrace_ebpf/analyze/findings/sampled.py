@@ -40,6 +40,7 @@ _WAIT_IN = {
 }  # fmt: skip
 _HOW = ("", *_WAIT_IN)
 _OF_RESOURCES = ("peer", "tls", "fsync")
+_SAID_BY_RESOURCES = {"peer": ("database-lock",), "wait": ("database-lock", "peer", "file", "pipe")}  # which rules a resource can make of one
 _FOR_CLIENTS = ("clients of", "listening")  # labels of resources that a server waits at for work
 _OF_KIND = {"sleep": "sleep", "lock": "lock", "net": "peer", "wait-child": "subprocess"}
 _POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait")
@@ -142,6 +143,11 @@ class Standing:
         self._table = pd.concat([table, unread], ignore_index=True) if len(table) else unread
         self._names = primitives(functions)
 
+    @property
+    def tree(self) -> pd.DataFrame:
+        """The stacks by stack_id: func_id, NONE where that is not known, parent_id (a row's number, NONE) and depth."""
+        return self._at.tree.set_index(self._rows.index)
+
     def of(self, samples: pd.DataFrame) -> pd.DataFrame:
         """Of each sample (by its stack_id): own_func_id and own_line, called, primitive, how, on_loop, depth, syscall.
 
@@ -161,11 +167,12 @@ class Standing:
         """
         primitive, main, outermost = rows["primitive"].map(self._names), rows["tid"] == rows["pid"], rows["depth"] == 0
         for_others = (main & primitive.isin(FOR_OTHERS)) | (outermost & primitive.isin(WITHOUT_OTHERS))
-        by_itself = outermost & ~rows["on_loop"].astype(bool) & ~main & rows["how"].isin(("sleep", "peer"))
+        alone = outermost & ~rows["on_loop"].astype(bool)
+        by_itself, for_clients = alone & ~main & rows["how"].isin(("sleep", "peer")), rows["how"] == _CLIENTS
         if "resource" in rows:
-            by_itself |= outermost & ~rows["on_loop"].astype(bool) & rows["syscall"].isin(_POLLS) & rows["resource"].isin(("", *OWN_SIGNALS))
-            by_itself |= rows["resource"].str.startswith(_FOR_CLIENTS)
-        return (rows["own_func_id"] < 0) | (rows["how"] == _CLIENTS) | for_others | by_itself
+            by_itself |= alone & rows["syscall"].isin(_POLLS) & rows["resource"].isin(("", *OWN_SIGNALS))
+            for_clients |= rows["resource"].str.startswith(_FOR_CLIENTS)
+        return (rows["own_func_id"] < 0) | for_clients | for_others | by_itself
 
 
 def _below_own(at: Contexts) -> tuple[Ints, Ints, Ints]:
@@ -236,7 +243,7 @@ def _found(group: pd.DataFrame, state: str) -> Found:
     by_resource = group[group["resource"] != ""].groupby("resource")[time].sum()
     if found.rule in _OF_RESOURCES and len(by_resource) and by_resource.max() >= _MOSTLY * ns:
         found.resource = by_resource.idxmax()
-        found.rule = _named_rule(found, found.rule)
+        found.rule = _named_rule(found)
         found.words = _NAMED[found.rule]
     if found.on_loop and state == "blocked":
         found.rule, found.held, found.evidence = "event-loop", found.rule, "--by task"
@@ -257,17 +264,15 @@ def _name_resources(found: list[Found], waits: pd.DataFrame) -> None:
         each.resource, each.syscall, kind = by_resource.idxmax()
         each.evidence = "--by wait"
         each.kind = kind if each.rule == "wait" else each.kind
-        each.rule = _named_rule(each, each.rule)
+        each.rule = _named_rule(each)
         each.words = _NAMED[each.rule] if each.rule != "wait" else each.words
 
 
-def _named_rule(found: Found, rule: str) -> str:
-    """The rule of a wait of which the resource is known, `rule` where that says no more."""
-    if rule not in ("peer", "wait"):
-        return rule
+def _named_rule(found: Found) -> str:
+    """The rule of a wait of which the resource is known by now: the same where that says no more."""
+    more = _SAID_BY_RESOURCES.get(found.rule, ())
     row = pd.DataFrame({"resource": [found.resource], "syscall": [found.syscall], "kind": [found.kind]})
-    named = ("database-lock",) if rule == "peer" else ("database-lock", "peer", "file", "pipe")
-    return next((each.name for each in RULES if each.name in named and each.fits(row).all()), rule)
+    return next((each.name for each in RULES if each.name in more and each.fits(row).all()), found.rule)
 
 
 def _computed(own: pd.DataFrame, functions: pd.DataFrame) -> list[Found]:

@@ -153,11 +153,8 @@ def _is_idle(waits: pd.DataFrame, clients: "pd.Series[int]", names: "pd.Series[A
     of_clients = waits["resource_id"].isin(clients) & ~sends(waits["syscall"])
     in_library = (waits["own_func_id"] < 0) & kind.isin(_WITHOUT_WORK)
     for_others = named & ((main & primitive.isin(FOR_OTHERS)) | ((depth == 0) & primitive.isin(WITHOUT_OTHERS)))
-    by_itself = (
-        (depth == 0)
-        & ~waits["on_loop"]
-        & ((~main & (kind == "sleep")) | ((kind == "poll") & (waits["resource"].isna() | waits["resource"].isin(OWN_SIGNALS))))
-    )
+    for_nobody = (kind == "poll") & (waits["resource"].isna() | waits["resource"].isin(OWN_SIGNALS))
+    by_itself = (depth == 0) & ~waits["on_loop"] & ((~main & (kind == "sleep")) | for_nobody)
     return of_clients | in_library | for_others | by_itself
 
 

@@ -1,11 +1,10 @@
-"""Which request a stack answers: the program's own function that a server or framework called, as of derive/sinks/requests.py."""
+"""Which requests stacks answer: by the program's own function that a server or framework called, as of derive/sinks/requests.py."""
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pytrace_ebpf.derive.calls import own_code
-from pytrace_ebpf.derive.calls.entry_points import kinds
+from pytrace_ebpf.derive.calls import entry_points, own_code
 from pytrace_ebpf.derive.calls.nesting import levels
 
 NONE = -1
@@ -21,24 +20,17 @@ class LiveRequests:
     def meet(self, functions: pd.DataFrame) -> None:
         """Functions (schema.FUNCTIONS) that were not known before, or have a name by now."""
         own = functions["func_id"][own_code.own(functions)].to_numpy(np.int64)
-        entries = kinds(functions).index.to_numpy(np.int64)
+        entries = entry_points.kinds(functions).index.to_numpy(np.int64)
         self._own, self._entries = np.union1d(self._own, own), np.union1d(self._entries, entries)
-        handlers = kinds(functions, handlers_only=True).index.to_numpy(np.int64)
-        self._namers = np.union1d(self._namers, np.setdiff1d(np.union1d(entries, handlers), own))
+        self._namers = np.union1d(self._namers, entry_points.namers(functions, entries, own))
 
-    def endpoints(self, stacks: pd.DataFrame) -> "pd.Series[int]":
-        """By stack_id the function that answers the request in which that of `stacks` (schema.STACKS, a caller first) stands: func_id, NONE where it is in none."""
-        table = stacks.sort_values("stack_id", ignore_index=True)
-        ids, function = table["stack_id"].to_numpy(np.int64), table["func_id"].to_numpy(np.int64)
-        parent = pd.Series(np.arange(len(ids)), ids).reindex(table["parent_id"]).fillna(NONE).to_numpy(np.int64)
-        depth = np.zeros(len(ids), np.int64)
-        for row, above in enumerate(parent.tolist()):
-            depth[row] = depth[above] + 1 if above >= 0 else 0
-        is_entry, is_own, leads = np.isin(function, self._entries), np.isin(function, self._own), np.isin(function, self._namers)
-        request, found = np.where(is_entry, function, NONE), np.full(len(ids), NONE, np.int64)
+    def endpoints(self, tree: pd.DataFrame) -> Ints:
+        """By row of a `tree` of stacks (func_id, parent_id, depth) the function that answers the request in which that stands; NONE where it is in none."""
+        function, parent, depth = (tree[name].to_numpy(np.int64) for name in ("func_id", "parent_id", "depth"))
+        entry = np.where(np.isin(function, self._entries), function, NONE)
+        named = np.where(entry_points.endpoints(tree, self._namers, self._own), function, NONE)
         for here in levels(depth):
-            up = parent[here]
-            request[here] = np.where(request[up] >= 0, request[up], request[here])
-            found[here] = np.where(found[up] >= 0, found[up], np.where(leads[up] & is_own[here], function[here], NONE))
-            leads[here] |= leads[up] & ~is_own[here]
-        return pd.Series(np.where(request >= 0, np.where(found >= 0, found, request), NONE), ids)
+            for outermost in (entry, named):
+                above = outermost[parent[here]]
+                outermost[here] = np.where(above >= 0, above, outermost[here])
+        return np.where(entry >= 0, np.where(named >= 0, named, entry), NONE)

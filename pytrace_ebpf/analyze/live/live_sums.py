@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.analyze.findings.sampled import Standing, summed
+from pytrace_ebpf.analyze.live.live_requests import LiveRequests
 from pytrace_ebpf.analyze.live.live_stacks import functions_of
 from pytrace_ebpf.analyze.samples.paths import NO_FRAMES
 from pytrace_ebpf.trace.sampled import NATIVE
@@ -44,10 +45,10 @@ def sums(
     functions: pd.DataFrame,
     intervals: pd.DataFrame,
     called: "pd.Series[Any]",
-    endpoints: "pd.Series[int]",
+    requests: LiveRequests,
 ) -> Sums:
     """Of samples as of weights.Weights, their stacks (schema.STACKS), the functions (schema.FUNCTIONS), the intervals of states.LiveStates, what resources
-    are called (LiveResources), and which request each stack is of (LiveRequests)."""
+    are called (LiveResources), and what answers requests."""
     natives = functions.loc[functions["function_layer"] == NATIVE, "func_id"].to_numpy(np.int64)
     standing = Standing(stacks, functions)
     samples = samples.assign(resource=samples["resource_id"].map(called).astype("object").fillna(""))
@@ -63,8 +64,10 @@ def sums(
     self_ = own.groupby(KEYS["functions"])[list(_ADDED)].sum().set_axis([*SELF_TIMES, "self_idle_ns"], axis=1)
     by_function = total.join(self_, how="outer").fillna(0).astype(np.int64).reset_index()
     lines = own[own["func_id"] >= 0].groupby(KEYS["lines"])[[*_ADDED, "samples"]].sum().reset_index()
-    answering = own.assign(func_id=own["stack_id"].map(endpoints).fillna(-1).astype(np.int64))
-    requests = answering[answering["func_id"] >= 0].groupby(KEYS["requests"])[[*_ADDED, "samples"]].sum().reset_index()
+    tree = standing.tree
+    answered = pd.Series(requests.endpoints(tree), tree.index)
+    answering = own.assign(func_id=own["stack_id"].map(answered).fillna(-1).astype(np.int64))
+    by_request = answering[answering["func_id"] >= 0].groupby(KEYS["requests"])[[*_ADDED, "samples"]].sum().reset_index()
     away = own[(own[_OFF].sum(axis=1) > 0).to_numpy()].assign(queue_ns=own["runq_wait_ns"])
     away["wait_ns"] = away[_OFF].sum(axis=1) - away["queue_ns"]
     waits = away.groupby(KEYS["waits"])[["wait_ns", "queue_ns", "idle_ns", "samples"]].sum().reset_index()
@@ -75,7 +78,7 @@ def sums(
     threads = threads.merge(own.groupby(THREAD, as_index=False)["idle_ns"].sum(), how="left", on=THREAD)
     threads["idle_ns"] = threads["idle_ns"].fillna(0).astype(np.int64)
     return Sums(
-        {"threads": threads, "functions": by_function, "lines": lines, "requests": requests, "waits": waits}, _last(own), summed(samples, standing)
+        {"threads": threads, "functions": by_function, "lines": lines, "requests": by_request, "waits": waits}, _last(own), summed(samples, standing)
     )
 
 

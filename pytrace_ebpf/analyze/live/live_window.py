@@ -58,7 +58,7 @@ class Window:
         intervals = self._states.segment(tables.get("sched"), end_ns, tables.get("losses"))
         samples, stacks = (tables.get(table.name, table.arrow.empty_table()).to_pandas() for table in (SAMPLES, STACKS))
         weighed = self._weights.take(samples, intervals)
-        found = sums(weighed, stacks, self._functions, intervals, self._resources.called, self._requests.endpoints(stacks))
+        found = sums(weighed, stacks, self._functions, intervals, self._resources.called, self._requests)
         self._last |= {(row["pid"], row["tid"]): row for row in _rows(found.last)}
         self._segments.append(_Segment(start_ns, end_ns, found))
         while self._segments[0].end_ns <= end_ns - self._span_ns:

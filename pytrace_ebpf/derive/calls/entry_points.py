@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from pytrace_ebpf.derive.calls.nesting import levels
 from pytrace_ebpf.derive.calls.own_code import in_python, of_distinct
 from pytrace_ebpf.patterns import fitting, nearest
 
+Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 _AT_ONCE = 1 << 16  # functions, of which there may be a million, each with a name of its own
 
@@ -69,6 +71,22 @@ def kinds(functions: pd.DataFrame, handlers_only: bool = False) -> "pd.Series[st
     found = [pd.Series(point.kind, _matching(functions, f"{point.module}:{point.qualname}")) for point in points]
     joined = pd.concat([pd.Series([], dtype=object), *found])
     return joined[~joined.index.duplicated()]
+
+
+def namers(functions: pd.DataFrame, entries: Ints, own: Ints) -> Ints:
+    """The functions whose requests are named by the program's own function that they call: `entries` and those that only call such functions, but for `own`."""
+    return np.setdiff1d(np.union1d(entries, kinds(functions, handlers_only=True).index.to_numpy(np.int64)), own)
+
+
+def endpoints(tree: pd.DataFrame, of: Ints, own: Ints) -> Bools:
+    """Which rows of a `tree` (func_id, parent_id, depth) are of the program's `own` functions that a function of namers() calls, directly or through libraries."""
+    parent, function, depth = (tree[name].to_numpy(np.int64) for name in ("parent_id", "func_id", "depth"))
+    is_own, leads, is_end = np.isin(function, own), np.isin(function, of), np.zeros(len(tree), bool)
+    for here in levels(depth):
+        led = leads[parent[here]] & (parent[here] >= 0)
+        is_end[here] = led & is_own[here]
+        leads[here] |= led & ~is_own[here]
+    return is_end
 
 
 def asked(functions: pd.DataFrame, patterns: Sequence[str]) -> "pd.Series[str]":

@@ -60,8 +60,9 @@ class Requests(RowsSink):
         if self.idle:
             return
         own = functions["func_id"][own_code.own(functions)].to_numpy(np.int64)
-        self._namers = np.setdiff1d(np.union1d(self._entries, entry_points.kinds(functions, handlers_only=True).index), own)
-        self._named = _endpoints(trace.tree(["parent_id", "depth", "func_id"]), self._namers, own)
+        self._namers = entry_points.namers(functions, self._entries, own)
+        tree = trace.tree(["parent_id", "depth", "func_id"])
+        self._named = np.unique(tree["func_id"].to_numpy(np.int64)[entry_points.endpoints(tree, self._namers, own)])
         self._others = np.union1d(self._entries, self._namers)
 
     @property
@@ -96,18 +97,6 @@ class Requests(RowsSink):
         rows = pd.concat(found).sort_values(["request_id", "kind"], ignore_index=True)
         if len(rows):
             write(REQUESTS, from_frame(REQUESTS, rows), self.into / part_name(0))
-
-
-def _endpoints(tree: pd.DataFrame, namers: Ints, own: Ints) -> Ints:
-    """The program's `own` functions that a function of `namers` calls, directly or through functions of libraries."""
-    parent, function, depth = (tree[name].to_numpy(np.int64) for name in ("parent_id", "func_id", "depth"))
-    is_own, is_namer = np.isin(function, own), np.isin(function, namers)
-    leads, is_end = is_namer.copy(), np.zeros(len(tree), bool)
-    for here in levels(depth):
-        led = leads[parent[here]] & (parent[here] >= 0)
-        is_end[here] = led & is_own[here]
-        leads[here] |= led & ~is_own[here]
-    return np.unique(function[is_end])
 
 
 def _packed(parts: list[pd.DataFrame]) -> npt.NDArray[np.uint8]:

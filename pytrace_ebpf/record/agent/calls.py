@@ -7,21 +7,22 @@ from contextlib import contextmanager
 import numpy as np
 
 from pytrace_ebpf.errors import HostError, TargetError
-from pytrace_ebpf.record.agent import arena, statements
+from pytrace_ebpf.record.agent import agent_options, arena, statements
 from pytrace_ebpf.record.agent.agent_library import TSC, Clock, Library, agent_library, best_clock
 from pytrace_ebpf.record.agent.arena import Arena, Damaged, NotYet, Piece
+from pytrace_ebpf.record.agent.by_process import ByProcess
 from pytrace_ebpf.record.agent.claims import Claims
 from pytrace_ebpf.record.agent.directories import Directories
 from pytrace_ebpf.record.agent.directory import AgentDirectory
 from pytrace_ebpf.record.agent.errands import Errands
 from pytrace_ebpf.record.agent.price import line_ns, measured
-from pytrace_ebpf.record.agent.skipped_events import Passed, passed_per_left_call
-from pytrace_ebpf.record.agent.timed import Timings
+from pytrace_ebpf.record.agent.skipped_events import passed, passed_per_left_call
+from pytrace_ebpf.record.agent.timed import timed
 from pytrace_ebpf.record.agent.traced import Traced, lookups
 from pytrace_ebpf.record.cost.budget import EVERYTHING
+from pytrace_ebpf.record.cost.measured import Measured, Timed
 from pytrace_ebpf.record.cpython.qualnames import Qualifiers, Qualify
 from pytrace_ebpf.record.filters import NOTHING, Filters, Observed
-from pytrace_ebpf.record.measured import Measured, Timed
 from pytrace_ebpf.record.process.namespaces import UNKNOWN_THREAD, Shared
 from pytrace_ebpf.record.process.target import Target, inspect, own_id
 from pytrace_ebpf.record.recorder import Rows
@@ -36,7 +37,10 @@ _CHUNK_RECORDS = 8192  # 128 KiB: what a thread takes at least
 
 
 class AgentCalls(CallSource):
-    """Every process in which an agent of this recording began. One that writes what no agent does is recorded no further; the others are."""
+    """Every process in which an agent of this recording began, by itself at the start or called in by attaching.
+
+    What a process writes is not trusted: where it is not what an agent writes, the recording of that process ends, and no other.
+    """
 
     name = "agent"
 
@@ -57,25 +61,13 @@ class AgentCalls(CallSource):
         self._library = Library(agent_library())
         self._clock = Clock(self._library, best_clock())
         self._began_ns = time.monotonic_ns()
-        self._basics: list[tuple[str, object]] = [("clock", "tsc" if self._clock.number == TSC else "monotonic")]
-        self._basics += [("chunk_records", _CHUNK_RECORDS), ("arena_bytes", arena_bytes)]
+        clock = "tsc" if self._clock.number == TSC else "monotonic"
+        self._basics: list[tuple[str, object]] = [("clock", clock), ("chunk_records", _CHUNK_RECORDS), ("arena_bytes", arena_bytes)]
         self._options = [
             *self._basics,
             ("follow", int(follow)),
             ("wait_ms", _WAIT_LAUNCHED_MS if launches else _WAIT_MS),
-            ("max_depth", filters.max_depth),
-            ("c_calls", int(filters.c_calls)),
-            ("lines", int(filters.lines is not None)),
-            *(("lines_of", pattern) for pattern in filters.lines_of),
-            ("opcodes", int(filters.opcodes is not None)),
-            *(("opcodes_of", pattern) for pattern in filters.opcodes_of),
-            ("memory", int(memory)),
-            ("main_only", int(bounded)),
-            *(("include", pattern) for pattern in filters.include),
-            *(("exclude", pattern) for pattern in filters.exclude),
-            *(("args", pattern) for pattern in observed.args),
-            *(("redact", pattern) for pattern in observed.redact),
-            *statements.options(clients),
+            *agent_options.of_recording(filters, observed, memory, bounded, clients),
         ]
         self._lines, self._opcodes = filters.lines is not None, filters.opcodes is not None
         self._traced: list[Traced] = []
@@ -83,7 +75,8 @@ class AgentCalls(CallSource):
         self._given_up: dict[int, str] = {}  # why a process's arena is not read any more
         self._seen: dict[int, Target] = {}  # Pythons of which it is known whether the agent can come to them
         self._first: Target | None = None
-        self._qualifiers, self._passed, self._timings = Qualifiers(), Passed(), Timings()
+        self._qualifiers, self._passed = Qualifiers(), ByProcess(passed, 0)
+        self._timed = ByProcess(lambda traced: timed(traced.arena, self._clock.ns_per_stamp), Timed())
         self._lost = np.zeros(len(LOSS_CLASSES), np.int64)  # of arenas that are closed, and of unknown threads
         self._waited_ns = self._launched = 0
         self._left_out, self._directories = frozenset[int](), Directories(self._options, launches)
@@ -132,19 +125,21 @@ class AgentCalls(CallSource):
                 self._warn(target.pid, injection.warning)
 
     def _warn(self, pid: int, warning: str) -> None:
-        for each in (each for each in self._recording.chosen if each["pid"] == pid and each["source"]):
-            each["why"] += f"; {warning}"
+        for each in self._recording.chosen:
+            if each["pid"] == pid and each["source"]:
+                each["why"] += f"; {warning}"
 
     def _has_begun(self, pid: int) -> bool:
         self._discover()
         if pid in self._given_up:
             raise TargetError(self._given_up[pid])
-        for traced in (traced for traced in self._traced if traced.ids.pid == pid):
-            with self._of(traced):
-                traced.arena.look()
-                if traced.arena.state == arena.REFUSED:
-                    raise TargetError(traced.arena.message)
-                return traced.arena.state != arena.STARTING
+        for traced in self._traced:
+            if traced.ids.pid == pid:
+                with self._of(traced):
+                    traced.arena.look()
+                    if traced.arena.state == arena.REFUSED:
+                        raise TargetError(traced.arena.message)
+                    return traced.arena.state != arena.STARTING
         return False
 
     @contextmanager
@@ -165,7 +160,7 @@ class AgentCalls(CallSource):
         self._traced.remove(traced)
         self._lost, self._waited_ns = self._lost + traced.losses, self._waited_ns + traced.waited_ns
         self._passed.close(traced)
-        self._timings.close(traced, self._clock.ns_per_stamp)
+        self._timed.close(traced)
 
     def reset(self, pid: int, tid: int, ts: int) -> None:
         """Close the arena of the program that was there before; that of the new one may be known already."""
@@ -236,7 +231,7 @@ class AgentCalls(CallSource):
 
     def timed(self) -> dict[int, Timed]:
         """As the agents time their callbacks."""
-        return self._timings.now(self._traced, self._clock.ns_per_stamp)
+        return self._timed.now(self._traced)
 
     @property
     def passed_per_left_call(self) -> int:
@@ -378,8 +373,8 @@ class AgentCalls(CallSource):
             processes.set_source(pid, self.name, ".".join(str(found.python >> shift & 0xFF) for shift in (24, 16, 8)), start_ns)
             return self._qualifiers.first
         finally:
-            came = "run starts programs with the agent in them" if self._launches else "it came with the agent of its creator"
             if not any(each["pid"] == pid and each["source"] for each in self._recording.chosen):
+                came = "run starts programs with the agent in them" if self._launches else "it came with the agent of its creator"
                 self._recording.declare(pid, self.name, came)
 
     def _emit(self, traced: Traced, news: list[Piece]) -> None:

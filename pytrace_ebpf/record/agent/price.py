@@ -7,8 +7,8 @@ from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.agent.agent_library import Clock, Library
 from pytrace_ebpf.record.agent.arena import Arena, Damaged, NotYet
 from pytrace_ebpf.record.agent.directory import AgentDirectory
-from pytrace_ebpf.record.agent.timed import of_arena
-from pytrace_ebpf.record.measured import Measured
+from pytrace_ebpf.record.agent.timed import timed
+from pytrace_ebpf.record.cost.measured import Measured
 from pytrace_ebpf.record.process.pinned import Descriptor
 from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.record.source_selection.calibrate import FibChild
@@ -43,7 +43,7 @@ def _share_within(directory: AgentDirectory, library: Library, clock: Clock) -> 
         with suppress(NotYet, Damaged):
             if isinstance(file, Descriptor):
                 arena = Arena(file, library.dtypes, directory.arena_bytes)
-                return of_arena(arena, clock.ns_per_stamp).share
+                return timed(arena, clock.ns_per_stamp).share
     return 0.0
 
 

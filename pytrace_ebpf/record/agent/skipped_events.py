@@ -4,25 +4,12 @@ from collections.abc import Iterable
 
 from pytrace_ebpf.record.agent.traced import Traced
 
-_MOST_ENDED = 100  # processes whose counts are kept
 _SWITCHED_OFF = 0x030C0000  # from this version on the interpreter leaves out a function by itself
 
 
-class Passed:
-    """By process, as it counts them."""
-
-    def __init__(self) -> None:
-        self._ended: dict[int, int] = {}  # by processes whose arenas are closed
-
-    def close(self, traced: Traced) -> None:
-        """It counts no more."""
-        self._ended[traced.ids.pid] = self._ended.pop(traced.ids.pid, 0) + traced.arena.counted("passed")
-        if len(self._ended) > _MOST_ENDED:
-            self._ended.pop(next(iter(self._ended)))
-
-    def now(self, all_traced: Iterable[Traced]) -> dict[int, int]:
-        """Of all of them."""
-        return self._ended | {traced.ids.pid: traced.arena.counted("passed") + self._ended.get(traced.ids.pid, 0) for traced in all_traced}
+def passed(traced: Traced) -> int:
+    """As its process counts them."""
+    return traced.arena.counted("passed")
 
 
 def passed_per_left_call(all_traced: Iterable[Traced]) -> int:

@@ -9,8 +9,8 @@ import os
 import platform
 from contextlib import suppress
 
+from pytrace_ebpf.record.cost.measured import Measured
 from pytrace_ebpf.record.kernel import program_cache
-from pytrace_ebpf.record.measured import Measured
 from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.record.source_selection.price import expected_ns
 

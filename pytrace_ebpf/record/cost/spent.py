@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pytrace_ebpf.record.measured import Price, Timed
+from pytrace_ebpf.record.cost.measured import Price, Timed
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.record.source_selection.price import passed_ns

@@ -3,7 +3,7 @@
 import time
 
 from pytrace_ebpf.errors import TargetError
-from pytrace_ebpf.record.measured import Measured
+from pytrace_ebpf.record.cost.measured import Measured
 from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.record.recorder import Rows
 from pytrace_ebpf.record.source import CallSource, Recording

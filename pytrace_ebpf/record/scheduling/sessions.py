@@ -46,6 +46,7 @@ class Sessions:
             row = self._rows.pop(number)
             waits = _waits_for_lock(row)
             if waits is None:
+                self._told.pop(number, None)
                 continue
             row = row | {"peer_looks": row["peer_looks"] + waits[0], "peer_lock_waits": row["peer_lock_waits"] + waits[1]}
             self._rows[number] = row

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytrace_ebpf.errors import HostError, TargetError
+from pytrace_ebpf.record.cost.measured import Measured, Timed
 from pytrace_ebpf.record.cost.prices import Prices
 from pytrace_ebpf.record.cpython import encodable
-from pytrace_ebpf.record.measured import Measured, Timed
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.output.tables import Columns
 from pytrace_ebpf.record.parsing import sandbox

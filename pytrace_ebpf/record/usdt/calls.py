@@ -9,12 +9,12 @@ import numpy as np
 
 from pytrace_ebpf.errors import HostError, TargetError
 from pytrace_ebpf.record.cost.budget import EVERYTHING
+from pytrace_ebpf.record.cost.measured import Measured
 from pytrace_ebpf.record.cpython import frames, opening, qualnames
 from pytrace_ebpf.record.cpython.functions import Code, ProbeIds, names_of_code
 from pytrace_ebpf.record.cpython.lookups import Lookups
 from pytrace_ebpf.record.cpython.qualnames import Qualify
 from pytrace_ebpf.record.filters import NOTHING, Filters, Observed
-from pytrace_ebpf.record.measured import Measured
 from pytrace_ebpf.record.output import tables
 from pytrace_ebpf.record.process.target import Target
 from pytrace_ebpf.record.recorder import Rows

@@ -372,7 +372,10 @@ def test_the_agent_reads_every_option_that_it_is_given() -> None:
     read = set(re.findall(r'strcmp\(line, "(\w+)"\)', text(PROBES / "agent" / "options.c")))
     folder = Path(arena.__file__).parent
     given = set(
-        re.findall(r'\("(\w+)", ', "".join((folder / f"{name}.py").read_text() for name in ("calls", "directory", "allowance", "statements")))
+        re.findall(
+            r'\("(\w+)", ',
+            "".join((folder / f"{name}.py").read_text() for name in ("calls", "agent_options", "directory", "allowance", "statements")),
+        )
     )
     assert read <= given
 

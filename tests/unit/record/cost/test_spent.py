@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pytrace_ebpf.record.cost import spent
-from pytrace_ebpf.record.measured import Measured, Timed
+from pytrace_ebpf.record.cost.measured import Measured, Timed
 from pytrace_ebpf.record.source import Recording
 from pytrace_ebpf.record.source_selection.sources import Sources
 

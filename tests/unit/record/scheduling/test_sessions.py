@@ -1,32 +1,39 @@
 """What a database's processes say of themselves: which of their connections' statements wait for a lock."""
 
 import os
+import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pytrace_ebpf.record.scheduling import sessions
+from pytrace_ebpf.record.scheduling.peers import Peers
 from pytrace_ebpf.record.scheduling.sessions import Sessions
+from tests.conftest import PATIENCE_S
 
 ADDRESS = "127.0.0.1:41234"
 TITLE = "postgres: 15/main: shop shop 127.0.0.1(41234)"
 
 
 @contextmanager
-def session(title: str) -> Iterator[int]:
-    """The pid of a process with that command line."""
-    with subprocess.Popen([title], executable="/bin/cat", stdin=subprocess.PIPE) as process:
+def session(title: str, executable: str = "/bin/cat", descriptors: Sequence[int] = ()) -> Iterator[int]:
+    """The pid of a process with that command line, that has these descriptors."""
+    with subprocess.Popen([title], executable=executable, stdin=subprocess.PIPE, pass_fds=descriptors) as process:
+        while not Path(f"/proc/{process.pid}/cmdline").read_bytes():  # exec has not come to it yet
+            time.sleep(0.001)
         yield process.pid
         assert process.stdin
         process.stdin.close()
 
 
 def row(number: int, pid: int, **more: Any) -> sessions.Row:
-    words = {"resource_id": number, "kind": "tcp", "peer_pid": pid, "peer_command": "postgres", "local_name": ADDRESS}
+    words: sessions.Row = {"resource_id": number, "kind": "tcp", "peer_pid": pid, "peer_command": "postgres", "local_name": ADDRESS}
     return words | {"peer_looks": 0, "peer_lock_waits": 0} | more
 
 
@@ -74,3 +81,22 @@ def test_in_turn_and_told_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> N
         looked_at._next_s = time.monotonic()
         assert looked_at.due()
     assert not looked_at.look() + looked_at.look() and not looked_at.due()  # they have ended
+    assert not looked_at._told
+
+
+def test_who_is_at_the_other_end_of_a_connection_is_looked_at_from_then_on(tmp_path: Path) -> None:
+    (tmp_path / "postgres").symlink_to("/bin/cat")
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        ends = {"name": "{}:{}".format(*server.getsockname()), "local_name": "{}:{}".format(*client.getsockname())}
+        accepted, (_, port) = server.accept()
+        with accepted, session(f"postgres: shop shop 127.0.0.1({port}) UPDATE waiting", str(tmp_path / "postgres"), [accepted.fileno()]) as pid:
+            accepted.close()
+            found, until_s = Peers(), time.monotonic() + PATIENCE_S
+            asked = row(1, 0, peer_command="", listens=False, **ends) | {"pid": os.getpid()}
+            found.ask({name: np.array([value]) for name, value in asked.items()})
+            told = dict[str, Any]()
+            while not told.get("peer_lock_waits") and time.monotonic() < until_s:
+                told = next(iter(found.found()), told)
+                time.sleep(0.01)
+    assert (told["peer_pid"], told["peer_command"]) == (pid, "postgres")
+    assert told["peer_lock_waits"] == told["peer_looks"] > 0

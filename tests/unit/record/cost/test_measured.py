@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytrace_ebpf.record.measured import Measured, Price, Timed
+from pytrace_ebpf.record.cost.measured import Measured, Price, Timed
 
 LOOP = Measured(alone=24.0, recorded=64.0, within=20.0)
 SLOWED = LOOP._replace(code=0.4)  # 24 of the 40 ns by fib's own code, which takes 40 in place of 24, are not the way to the callbacks
