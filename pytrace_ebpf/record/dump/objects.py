@@ -4,7 +4,7 @@ Read in a process without rights (sandbox.py): every pointer is the target's to 
 """
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +14,8 @@ from pytrace_ebpf.record.cpython.layout import Layout
 from pytrace_ebpf.record.cpython.lines import place_of
 from pytrace_ebpf.record.cpython.locks import LOCK, Locks, Stack, Waited
 from pytrace_ebpf.record.cpython.running_tasks import find_running_tasks
-from pytrace_ebpf.record.cpython.tasks import Tasks
+from pytrace_ebpf.record.cpython.task_locks import TaskLocks, TaskWait
+from pytrace_ebpf.record.cpython.tasks import Task, Tasks
 from pytrace_ebpf.record.cpython.values import Value, Values
 from pytrace_ebpf.record.cpython.variables import Frames
 from pytrace_ebpf.record.parsing import sandbox
@@ -56,14 +57,30 @@ class Place:
 
 @dataclass(frozen=True)
 class FoundTask:
-    """A task of asyncio; `thread`: that of its loop, 0 where that is not known; `frames` innermost first, of one that runs the outermost alone."""
+    """A task of asyncio.
 
+    address   of the object, as id() gives it
+    thread    that of its loop, 0 where that is not known
+    awaits    names of the tasks that it awaits, and how many more there are
+    awaited   addresses of those tasks
+    waits_on  the lock or semaphore that it waits for; None where it waits for neither. Holders are addresses of tasks.
+    is_still  whether it waited for the same before and after it was looked for who has that
+    is_timed  whether its wait has a time limit
+    frames    innermost first; of one that runs the outermost alone
+    variables by frame
+    """
+
+    address: int
     name: str
     thread: int
     awaits: list[str]
     awaits_more: int
-    frames: list[Place]
-    variables: list[list[Variable]]  # by frame
+    awaited: list[int]
+    waits_on: TaskWait | None = None
+    is_still: bool = False
+    is_timed: bool = False
+    frames: list[Place] = field(default_factory=list)
+    variables: list[list[Variable]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -171,16 +188,36 @@ class _Look:
         return False
 
     def find_tasks(self, frames: Frames, into: list[FoundTask]) -> None:
-        """Tasks of asyncio, with what is bound to variables of their frames."""
+        """Tasks of asyncio, with what is bound to variables of their frames, and who has what they wait for."""
         identities, bound, left = dict[int, int](), _Bound(frames, self._given["variables"]), _MOST_TASK_FRAMES
-        for task in Tasks(frames).all(self._given["runtime"]):
+        tasks, known, locks = Tasks(frames), list[Task](), TaskLocks(frames)
+        for task in tasks.all(self._given["runtime"]):
             with suppress(MemoryFault):
                 places = [Place(frame, *place_of(frames.memory, self._layout, frame, code, identities)) for frame, code in task.frames]
-                thread = self._tids().get(task.loop, 0)
-                into.append(FoundTask(task.name, thread, task.awaits, task.awaits_more, places, bound.of(task.frames)))
+                found = FoundTask(task.address, task.name, self._tids().get(task.loop, 0), task.awaits, task.awaits_more, task.awaited)
+                into.append(replace(found, waits_on=locks.waited_for(task.frames), frames=places, variables=bound.of(task.frames)))
+                known.append(task)
                 left -= len(places)
             if left < 0:
                 raise SpentError
+        self._find_holders(frames, locks, known, into)
+        for number, task in enumerate(known):
+            if into[number].waits_on or task.awaited:
+                with suppress(MemoryFault):
+                    is_still = tasks.future(task.address) == task.future != 0
+                    into[number] = replace(into[number], is_still=is_still, is_timed=locks.is_timed(task.frames))
+
+    def _find_holders(self, frames: Frames, locks: TaskLocks, known: Sequence[Task], into: list[FoundTask]) -> None:
+        """Of the locks that tasks wait for."""
+        kinds = {found.waits_on.address: found.waits_on.kind for found in into if found.waits_on}
+        if not kinds:
+            return
+        inward = {frame: stack[: at + 1] for stack in self._stacks.values() for at, (frame, _) in enumerate(stack)}  # of a task that runs
+        stacks = {task.address: inward.get(task.frames[-1][0], task.frames) for task in known}
+        held = locks.holders(kinds, stacks)
+        for number, found in enumerate(into):
+            if found.waits_on:
+                into[number] = replace(found, waits_on=replace(found.waits_on, holders=held.get(found.waits_on.address, [])))
 
     def find_variables(self, frames: Frames, into: dict[str, list[list[Variable]]]) -> None:
         """What is bound to variables of threads' frames."""

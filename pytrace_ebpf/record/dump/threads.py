@@ -18,6 +18,7 @@ from pytrace_ebpf.record.cpython import qualnames
 from pytrace_ebpf.record.cpython.frames import Walk, host_tids, open_frames
 from pytrace_ebpf.record.cpython.lines import CodeLines, place_of, read_lines
 from pytrace_ebpf.record.cpython.locks import Stack, Waited
+from pytrace_ebpf.record.cpython.task_locks import TaskWait
 from pytrace_ebpf.record.cpython.thread_names import read_names
 from pytrace_ebpf.record.dump.objects import MOST_FRAMES, Objects, Variable, read_objects
 from pytrace_ebpf.record.process import stat
@@ -85,9 +86,15 @@ class Thread:
 class Task:
     """One task of asyncio, of the loop of `thread` (0: not known), which runs it now or does not; frames innermost first.
 
-    `awaits`: names of tasks that it awaits, and `awaits_more` others.
+    address    of the object, as id() gives it
+    awaits     names of tasks that it awaits, and `awaits_more` others
+    awaited    addresses of these tasks
+    waits_on   the lock or semaphore that it waits for, with the addresses of the tasks that have it
+    is_still   whether it waited for the same all the time while that was found out
+    is_timed   whether it waits for some time only
     """
 
+    address: int
     name: str
     thread: int
     is_running: bool
@@ -95,6 +102,10 @@ class Task:
     awaits_more: int
     frames: tuple[Frame, ...]
     variables: tuple[list[Variable], ...] = ()
+    awaited: tuple[int, ...] = ()
+    waits_on: TaskWait | None = None
+    is_still: bool = False
+    is_timed: bool = False
 
 
 @dataclass(frozen=True)
@@ -158,7 +169,8 @@ def _tasks(objects: Objects, stacks: Mapping[int, Stack], places: Mapping[int, l
             rows, variables = places.get(tid, [])[: number + 1], objects.variables.get(tid, [])[: number + 1]
         else:
             rows, variables = [each.place for each in task.frames], task.variables
-        yield Task(task.name, task.thread or tid, tid > 0, tuple(task.awaits), task.awaits_more, *_shown(rows, variables, frame_of))
+        about = (task.address, task.name, task.thread or tid, tid > 0, tuple(task.awaits), task.awaits_more)
+        yield Task(*about, *_shown(rows, variables, frame_of), tuple(task.awaited), task.waits_on, task.is_still, task.is_timed)
 
 
 def _places(target: Target, stacks: Mapping[int, Stack]) -> dict[int, list[_Place]]:
