@@ -135,16 +135,17 @@ class Locks:
         """The objects whose `with` or `async with` it is within; of a Condition its lock, too."""
         found = set[int]()
         for value in self._frames.below_handler(frame, code):
-            kind = self._frames.kind(value)
-            if self._frames.layout.version >= (3, 14):  # from then on the object lies there beside its __exit__
-                entered = value
-            elif kind == _METHOD or (kind == _BUILTIN and self._is_exit(value)):
-                entered = self._self_of(value)
-            else:
-                continue
-            found.add(entered)
-            if self._frames.kind(entered) == _CONDITION:
-                found.add(self._frames.objects.attribute(entered, "_lock"))
+            with suppress(MemoryFault):  # of a frame that is suspended the topmost may be gone
+                kind = self._frames.kind(value)
+                if self._frames.layout.version >= (3, 14):  # from then on the object lies there beside its __exit__
+                    entered = value
+                elif kind == _METHOD or (kind == _BUILTIN and self._is_exit(value)):
+                    entered = self._self_of(value)
+                else:
+                    continue
+                found.add(entered)
+                if self._frames.kind(entered) == _CONDITION:
+                    found.add(self._frames.objects.attribute(entered, "_lock"))
         return found
 
     def _is_exit(self, method: int) -> bool:

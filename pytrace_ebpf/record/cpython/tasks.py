@@ -38,7 +38,6 @@ class Task:
     frames   (frame, code) addresses, innermost first
     awaits   names of the tasks that it waits for, and how many more there are
     awaited  addresses of these tasks, of a gather() among the first _MOST_AWAITED
-    future   the address of the future that it waits for, 0 where it waits for none, or that is not known
     """
 
     address: int
@@ -48,7 +47,6 @@ class Task:
     awaits: list[str]
     awaits_more: int
     awaited: list[int]
-    future: int
 
 
 class Tasks:
@@ -66,7 +64,7 @@ class Tasks:
             if count >= MOST_TASKS:
                 raise SpentError
             with suppress(MemoryFault):
-                if (task := self._task(address)) is not None:
+                if (task := self.one(address)) is not None:
                     yield task
 
     def _listed(self, runtime: int) -> Iterator[int]:
@@ -115,7 +113,8 @@ class Tasks:
             found += [words[place] for place in range(0, len(words), 2) if words[place] and words[place + 1] != (1 << 64) - 1]
         return found
 
-    def _task(self, address: int) -> Task | None:
+    def one(self, address: int) -> Task | None:
+        """The task at this address, None of one that has ended. Raises MemoryFault."""
         coroutine, name, loop = self._fields(address)
         frames, last = self._awaited(coroutine)
         return Task(address, self._name(name), self._thread(loop), frames, *self._waits_for(address, last)) if frames else None
@@ -182,16 +181,18 @@ class Tasks:
         state = self._memory.read(frame - _STATE_BEFORE_FRAME, 1)[0]
         return 0 if state in (_ENDED if layout.version < (3, 15) else _ENDED_FROM_3_15) else frame
 
-    def _waits_for(self, task: int, last: int) -> tuple[list[str], int, list[int], int]:
-        """Of what it waits for, one future or those of gather(): names of the tasks among it, how many others there are, addresses of the tasks; and the future."""
-        names, more, awaited, future = list[str](), 0, list[int](), 0
+    def _waits_for(self, task: int, last: int) -> tuple[list[str], int, list[int]]:
+        """Of what it waits for, one task or those of gather(): names of some, how many others there are, and addresses of tasks."""
+        names, more, awaited = list[str](), 0, list[int]()
         with suppress(MemoryFault):
-            future = self.future(task, last)
-            if not future:
-                return names, more, awaited, future
-            children: Sequence[int] = [future]
-            if self._frames.kind(future) == _GATHERING:
-                children = self._frames.sequence(self._objects.attribute(future, "_children"), _MOST_GATHERED)
+            waits = last
+            if self._native(task) == _TASK:
+                waits = self._memory.u64(task + self._frames.layout.task_coro - 8)  # task_fut_waiter
+            if not waits or self._frames.kind(waits) == "NoneType":
+                return names, more, awaited
+            children: Sequence[int] = [waits]
+            if self._frames.kind(waits) == _GATHERING:
+                children = self._frames.sequence(self._objects.attribute(waits, "_children"), _MOST_GATHERED)
             for number, child in enumerate(children[:_MOST_AWAITED]):
                 with suppress(MemoryFault):
                     if self._native(child) == _TASK or self._frames.kind(child) == "Task":
@@ -199,10 +200,4 @@ class Tasks:
                         if number < _MOST_NAMED:
                             names.append(self._name(self._fields(child)[1]))
             more = len(children) - len(names) if names else 0
-        return names, more, awaited, future
-
-    def future(self, task: int, last: int = 0) -> int:
-        """The address of what a task waits for, of one that is written in Python `last`; 0 where it waits for nothing. Raises MemoryFault."""
-        if self._native(task) == _TASK:
-            last = self._memory.u64(task + self._frames.layout.task_coro - 8)  # task_fut_waiter
-        return last if self._frames.kind(last) not in ("", "NoneType") else 0
+        return names, more, awaited
