@@ -50,10 +50,10 @@ def _may() -> bool:
 
 
 def _take() -> None:
-    for task in os.listdir("/proc/self/task"):
+    for task in [int(entry.name) for entry in Path("/proc/self/task").iterdir()]:
         with suppress(OSError):  # a thread that has just ended; no such privilege
-            if os.sched_getscheduler(int(task)) == os.SCHED_OTHER:
-                os.sched_setscheduler(int(task), os.SCHED_RR, os.sched_param(_LOWEST))
+            if os.sched_getscheduler(task) == os.SCHED_OTHER:
+                os.sched_setscheduler(task, os.SCHED_RR, os.sched_param(_LOWEST))
 
 
 def _watch(over: threading.Event, after_s: float) -> None:
@@ -68,7 +68,7 @@ def _watch(over: threading.Event, after_s: float) -> None:
 
 
 def _give_all_back() -> None:
-    while any([_give_back(tid) for tid in _threads(os.getpid())]):  # again, as one may have started another meanwhile
+    while sum(_give_back(tid) for tid in _threads(os.getpid())):  # again, as one may have started another meanwhile
         pass
 
 

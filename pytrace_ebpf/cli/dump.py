@@ -20,9 +20,9 @@ from typing import Any
 from pytrace_ebpf.derive.scheduling import syscalls
 from pytrace_ebpf.record.cpython.values import Value
 from pytrace_ebpf.record.dump.deadlocks import deadlocks
-from pytrace_ebpf.record.dump.objects import Variable
 from pytrace_ebpf.record.dump.resources import Resources
 from pytrace_ebpf.record.dump.threads import Task, Thread, Threads, look
+from pytrace_ebpf.record.dump.variables import Variable
 from pytrace_ebpf.record.filters import Observed, redacted
 from pytrace_ebpf.record.process.target import Target, inspect
 from pytrace_ebpf.terminal.screen import console, width_of
@@ -89,6 +89,7 @@ def described(target: Target, found: Threads, observed: Observed) -> dict[str, A
         "threads": [_thread(each, found.gil_holder, resources, observed) for each in found.threads],
         "left_out": list(found.left_out),
         "tasks": [_task(each, observed) for each in sorted(found.tasks, key=lambda task: (len(task.name), task.name))],
+        "task_deadlocks": [list(cycle) for cycle in found.task_deadlocks],
     }
 
 
@@ -112,13 +113,19 @@ def _thread(thread: Thread, gil_holder: int, resources: Resources, observed: Obs
 
 def _task(task: Task, observed: Observed) -> dict[str, Any]:
     frames = _frames(task, observed)
+    on = task.waits_on
     return {
+        "id": task.address,
         "name": task.name,
         "thread": task.thread or None,
         "state": "running" if task.is_running else "waiting",
         "awaits": list(task.awaits),
         "awaits_more": task.awaits_more,
         "primitive": None if task.is_running else _primitive(frames),
+        "awaited": list(task.awaited),
+        "waits_on": {"kind": on.kind, "name": _called(on.names, frames), "address": on.address, "holders": on.holders}
+        if on and not task.is_running
+        else None,
         "frames": frames,
     }
 

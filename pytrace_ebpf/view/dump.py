@@ -26,13 +26,14 @@ One = Mapping[str, Any]  # a thread, or a task
 def dump(found: Mapping[str, Any], width: int, whole: bool = False) -> Group:
     """`found`: what `dump --json` prints (cli/dump.py). `whole`: with all threads and frames."""
     threads, tasks = found["threads"], found["tasks"]
-    names = _names(threads)
+    names, called = _names(threads), {each["id"]: text.clean(each["name"]) for each in tasks}
     parts = [Text(each, "bold red") for each in deadlocks(found)]
     parts.append(Text(summary(found)))
     if tasks:
-        parts.append(Text(_summary("task", [_kind(each) for each in tasks])))
+        parts.append(Text(_summary("task", [_kind(each, called) for each in tasks])))
     parts += [Text(text.clean(each), "dim") for each in found["left_out"]]
     stuck, held = {tid for cycle in found["deadlocks"] for tid in cycle}, _held(threads)
+    stuck_tasks, held_by_tasks = {task for cycle in found["task_deadlocks"] for task in cycle}, _held_by_tasks(tasks)
 
     def thread_does(thread: One) -> tuple[int, str, str]:
         rank = 0 if thread["tid"] in stuck else 1 if thread["tid"] in held else 2
@@ -41,27 +42,55 @@ def dump(found: Mapping[str, Any], width: int, whole: bool = False) -> Group:
     for same in _together(threads, thread_does):
         _, does, has = thread_does(same[0])
         parts += [Text(), *_alike([_called(each["name"], each["tid"]) for each in same], same, does, width, whole, has)]
-    for same in _together(tasks, lambda task: (0, _kind(task), "")):
-        parts += [Text(), *_alike([text.clean(each["name"]) for each in same], same, _of_tasks(same, names), width, whole)]
+
+    def task_does(task: One) -> tuple[int, str, str]:
+        rank = 0 if task["id"] in stuck_tasks else 1 if task["id"] in held_by_tasks else 2
+        return rank, _kind(task, called), held_by_tasks.get(task["id"], "")
+
+    for same in _together(tasks, task_does):
+        has = held_by_tasks.get(same[0]["id"], "")
+        parts += [Text(), *_alike([called[each["id"]] for each in same], same, _of_tasks(same, names, called), width, whole, has)]
     counted = plural(len(threads), "thread") + (f", {plural(len(tasks), 'task')}" if tasks else "")
     head = f"{found['command']}   Python {found['python'] or '(version not known)'}   pid {found['pid']}   {counted}"
     return Group(Text(text.clean(head), "bold", no_wrap=True, overflow="ellipsis"), *parts)
 
 
 def deadlocks(found: Mapping[str, Any]) -> list[str]:
-    """A sentence for each cycle of threads that wait for each other."""
+    """A sentence for each cycle of threads, then of tasks, that wait for each other."""
     names, by_tid = _names(found["threads"]), {each["tid"]: each for each in found["threads"]}
-    said = []
-    for cycle in found["deadlocks"][:_MOST_DEADLOCKS]:
-        parts = []
-        for tid in cycle:
-            own = next((frame for frame in by_tid[tid]["frames"] if frame["own"]), None)
-            where = f", in {text.clean(own['function'])} {text.clean(own['file'])}:{own['line'] or own['first_line']}," if own else ""
-            alone = _ITSELF if len(cycle) == 1 else None
-            parts.append(f"{names[tid]}{where} waits for {_object(by_tid[tid]['waits_on'], names, alone)}")
-        said.append(f"Deadlock: {'; '.join(parts)}.")
-    left = len(found["deadlocks"]) - len(said)
+    by_id = {each["id"]: each for each in found["tasks"]}
+    called = {id_: text.clean(each["name"]) for id_, each in by_id.items()}
+    said = [
+        _deadlock([(names[tid], by_tid[tid], f"waits for {_object(by_tid[tid]['waits_on'], names, _alone(cycle))}") for tid in cycle])
+        for cycle in found["deadlocks"][:_MOST_DEADLOCKS]
+    ]
+    for cycle in found["task_deadlocks"][:_MOST_DEADLOCKS]:
+        following = dict(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
+        said.append(_deadlock([(called[each], by_id[each], f"awaits {_awaited(by_id[each], following[each], called)}") for each in cycle]))
+    left = len(found["deadlocks"]) + len(found["task_deadlocks"]) - len(said)
     return [*said, f"{plural(left, 'more deadlock')}."] if left > 0 else said
+
+
+def _alone(cycle: Sequence[int]) -> str | None:
+    return _ITSELF if len(cycle) == 1 else None
+
+
+def _deadlock(parts: Iterable[tuple[str, One, str]]) -> str:
+    """`parts`: of each thread or task its name, itself, and what it waits for."""
+    said = []
+    for name, one, waits in parts:
+        own = next((frame for frame in one["frames"] if frame["own"]), None)
+        where = f", in {text.clean(own['function'])} {text.clean(own['file'])}:{own['line'] or own['first_line']}," if own else ""
+        said.append(f"{name}{where} {waits}")
+    return f"Deadlock: {'; '.join(said)}."
+
+
+def _awaited(task: One, other: int, called: Mapping[int, str]) -> str:
+    """What a task awaits of another, or of itself."""
+    on = task["waits_on"]
+    if on and other in on["holders"]:
+        return f"{text.clean(on['name'] or 'a lock')}, which {'it has itself' if other == task['id'] else called[other] + ' has'}"
+    return "itself" if other == task["id"] else called[other]
 
 
 def summary(found: Mapping[str, Any]) -> str:
@@ -103,26 +132,31 @@ def doing(thread: One, names: Mapping[int, str]) -> str:
     return f"waiting in {thread['syscall'] or 'the kernel'}" + (f" for {what}" if what else "")
 
 
-def awaiting(task: One) -> str:
-    """What a task of asyncio does, or waits for."""
+def awaiting(task: One, called: Mapping[int, str]) -> str:
+    """What a task of asyncio does, or waits for. `called`: the names of tasks by their ids."""
     if task["awaits"] and task["state"] != "running":
         more = [f"{task['awaits_more']:,} more"] if task["awaits_more"] else []
         return f"awaiting {_listed([text.clean(each) for each in task['awaits']] + more)}"
-    return _kind(task)
+    return _kind(task, called)
 
 
-def _kind(task: One) -> str:
-    """The same, without names of other tasks."""
+def _kind(task: One, called: Mapping[int, str]) -> str:
+    """The same, without names of other tasks that it awaits."""
     if task["state"] == "running":
         return "running"
     if task["awaits"]:
         return "awaiting other tasks"
+    if on := task["waits_on"]:
+        holders = ["it itself" if each == task["id"] else called[each] for each in on["holders"] if each in called]
+        more = [f"{len(holders) - _MOST_NAMES:,} more"] if len(holders) > _MOST_NAMES else []
+        has = f", which {_listed(holders[:_MOST_NAMES] + more)} {'has' if len(holders) == 1 else 'have'}" if holders else ""
+        return f"awaiting {text.clean(on['name']) if on['name'] else 'a ' + on['kind']}{has}"
     return f"awaiting {text.clean(task['primitive']) if task['primitive'] else 'a future'}"
 
 
-def _of_tasks(same: Sequence[One], names: Mapping[int, str]) -> str:
+def _of_tasks(same: Sequence[One], names: Mapping[int, str], called: Mapping[int, str]) -> str:
     loop = f" of the loop of {names[same[0]['thread']]}" if same[0]["thread"] in names else ""
-    return f"{'a task' if len(same) == 1 else 'tasks'}{loop}, {awaiting(same[0]) if len(same) == 1 else _kind(same[0])}"
+    return f"{'a task' if len(same) == 1 else 'tasks'}{loop}, {awaiting(same[0], called) if len(same) == 1 else _kind(same[0], called)}"
 
 
 def _object(waits: Mapping[str, Any], names: Mapping[int, str], has: str | None = None) -> str:
@@ -147,9 +181,23 @@ def _held(threads: Iterable[One]) -> dict[int, str]:
         on = each["waits_on"]
         if on and on["kind"] in ("lock", "rlock") and on["holder"] not in (None, each["tid"]):
             counts.setdefault(on["holder"], Counter())[on["name"] or "a lock"] += 1
+    return _has(counts)
+
+
+def _held_by_tasks(tasks: Iterable[One]) -> dict[int, str]:
+    """The same by task, of asyncio's locks and semaphores."""
+    counts: dict[int, Counter[str]] = {}
+    for each in tasks:
+        on = each["waits_on"]
+        for holder in on["holders"] if on else ():
+            counts.setdefault(holder, Counter())[on["name"] or f"a {on['kind']}"] += 1
+    return _has(counts)
+
+
+def _has(counts: Mapping[int, "Counter[str]"]) -> dict[int, str]:
     return {
-        tid: "; has " + _listed([f"{text.clean(name)} ({n:,} wait{'s' if n == 1 else ''} for it)" for name, n in of.most_common(_MOST_RESOURCES)])
-        for tid, of in counts.items()
+        one: "; has " + _listed([f"{text.clean(name)} ({n:,} wait{'s' if n == 1 else ''} for it)" for name, n in of.most_common(_MOST_RESOURCES)])
+        for one, of in counts.items()
     }
 
 

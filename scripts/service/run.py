@@ -95,7 +95,9 @@ def attached(cause: Cause, pid: int, duration: float, words: tuple[str, ...], fo
     """attach, and the reports of its trace."""
     trace, began = folder / "trace", time.monotonic()
     shutil.rmtree(trace, ignore_errors=True)
-    said([*OURS, "attach", "--pid", str(pid), "--duration", f"{duration:g}", *words, "-o", str(trace)], folder, "attach")
+    told = said([*OURS, "attach", "--pid", str(pid), "--duration", f"{duration:g}", *words, "-o", str(trace)], folder, "attach")
+    if not trace.is_dir():
+        raise SystemExit(f"nothing was recorded: {told}")
     first = first_finding(said([*OURS, "report", str(trace)], folder, "report"))
     found = {"seconds": time.monotonic() - began, "first": first} | judged(cause, first)
     for by in ("wait", "request"):
@@ -159,13 +161,16 @@ def tried(cause: Cause, backends: Backends, args: argparse.Namespace, folder: Pa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("causes", nargs="*", metavar="CAUSE", help="all, or some of: " + " ".join(cause.name for cause in CAUSES))
+    names = [cause.name for cause in CAUSES]
+    parser.add_argument("causes", nargs="*", metavar="CAUSE", help="some of: " + " ".join(names) + "; all without any")
     parser.add_argument("--busy", type=int, default=0, help="beside so many processes that compute")
     parser.add_argument("--duration", type=float, default=10.0)
     parser.add_argument("--only", type=lambda text: text.split(","), default=WAYS, help=f"some of {','.join(WAYS)}")
     parser.add_argument("--keep", type=Path, help="keep traces and reports in this folder")
     parser.add_argument("--page", type=Path, help="write the table into this page, too, between its marks")
     args = parser.parse_args()
+    if unknown := set(args.causes).difference(names):
+        parser.error(f"no such cause: {' '.join(sorted(unknown))}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left running
     set_up()
     chosen = [cause for cause in CAUSES if not args.causes or cause.name in args.causes]

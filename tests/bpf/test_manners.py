@@ -35,9 +35,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("interpreter, way", runs + [(python, "--source=agent") for python in NEWEST if not matrix], ids=str)
 
 
-def test_it_runs_as_any_other_while_it_records(
-    python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]
-) -> None:
+def test_it_runs_as_any_other_while_it_records(python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
     """Until then it comes before what keeps all cores busy."""
     recorder = attach(target("notices", "in_poll", "--wait", "--hold", python=python).pid, "--source", source)
     threads = [*priority._threads(recorder.process.pid)]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from pytrace_ebpf.errors import HostError, TargetError
-from pytrace_ebpf.record.agent import agent_options, arena, statements
+from pytrace_ebpf.record.agent import agent_options, arena, first_variables, statements
 from pytrace_ebpf.record.agent.agent_library import TSC, Clock, Library, agent_library, best_clock
 from pytrace_ebpf.record.agent.arena import Arena, Damaged, NotYet, Piece
 from pytrace_ebpf.record.agent.by_process import ByProcess
@@ -101,7 +101,8 @@ class AgentCalls(CallSource):
         return self._directories.arena_bytes
 
     def begin(self, target: Target) -> None:
-        """The agent came with the program, and begins when the program's own code does."""
+        """The agent comes with the program, and begins when the program's own code does."""
+        first_variables.preload(target, self.environment["LD_PRELOAD"].partition(":")[0])
         self._recording.processes.add_python(target, None, time.monotonic_ns())
         self._qualifiers.of(target)
         self._launched = target.pid

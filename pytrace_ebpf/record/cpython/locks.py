@@ -20,7 +20,8 @@ _MUTEX = 16  # the same where threads park: a byte, of which the lowest bit says
 _METHODS, _SELF = 16, 24  # PyCFunctionObject, and PyMethodObject
 _EXIT = b"__exit__\0"
 _BUILTIN, _METHOD, _CONDITION = "builtin_function_or_method", "method", "Condition"
-_THREADING, _IMPORTING = "threading.py", "<frozen importlib._bootstrap>"
+_CONDITIONS, _IMPORTING = ("threading.py", "asyncio/locks.py"), "<frozen importlib._bootstrap>"
+_THREADING = _CONDITIONS[0]
 _WAITER = "waiter"  # a variable of Condition.wait: a lock of its own
 _LOOKED_AT = 4  # frames, innermost first, in which a name is looked for
 _MOST_ATTRIBUTES, _MOST_ITEMS = 300, 100  # objects whose attributes are looked through for a name; items of a container
@@ -67,7 +68,7 @@ class Locks:
             for frame, code in stack:
                 with suppress(MemoryFault):
                     for lock in self._entered(frame, code) & locks:
-                        if not self._lets_go(lock, stack):
+                        if not self.lets_go(lock, stack):
                             found.setdefault(lock, set()).add(tid)
         return {lock: next(iter(tids)) for lock, tids in found.items() if len(tids) == 1 and self._is_locked(lock)}
 
@@ -81,7 +82,7 @@ class Locks:
             lock = parked - _MUTEX - self._more
             kind = _KINDS.get(self._frames.kind(lock))
             held = kind == RLOCK and self._is_locked(lock)
-            return Waited(kind, lock, self._names(stack, lock), self._memory.u64(lock + _OWNER + self._more) if held else 0) if kind else None
+            return Waited(kind, lock, self.names(stack, lock), self._memory.u64(lock + _OWNER + self._more) if held else 0) if kind else None
         for frame, code in stack[:_LOOKED_AT]:
             for value in self._frames.held(frame, code):
                 with suppress(MemoryFault):  # of what was on the stack before anything may be left
@@ -89,34 +90,34 @@ class Locks:
                     kind = _KINDS.get(self._frames.kind(lock))
                     if kind and self._memory.u64(lock + _SEMAPHORE + self._more) == futex:
                         held = kind == RLOCK and self._memory.u64(lock + _COUNT + self._more) > 0
-                        return Waited(kind, lock, self._names(stack, lock), self._memory.u64(lock + _OWNER + self._more) if held else 0)
+                        return Waited(kind, lock, self.names(stack, lock), self._memory.u64(lock + _OWNER + self._more) if held else 0)
         return None
 
     def _joined(self, stack: Stack) -> Waited | None:
         """Thread.join, and what it calls."""
         for frame, code in stack[:2]:
-            file, name = self._place(code)
-            if name == "join" and file.endswith(_THREADING) and (own := self._own(frame, code)):
+            file, name = self.place(code)
+            if name == "join" and file.endswith(_THREADING) and (own := self.own(frame, code)):
                 return Waited(THREAD, 0, [], self._frames.objects.integer(self._frames.objects.attribute(own, "_ident")))
         return None
 
     def _imported(self, stack: Stack) -> Waited | None:
         """The lock of a module that another thread imports."""
         for frame, code in stack[:1]:
-            file, name = self._place(code)
-            if name == "acquire" and file == _IMPORTING and (own := self._own(frame, code)):
+            file, name = self.place(code)
+            if name == "acquire" and file == _IMPORTING and (own := self.own(frame, code)):
                 objects = self._frames.objects
                 owner = objects.attribute(own, "owner")
                 holder = objects.integer(owner) if self._frames.kind(owner) == "int" else 0
                 return Waited(IMPORT, 0, [(0, self._memory.text(self._frames.layout, objects.attribute(own, "name")))], holder)
         return None
 
-    def _own(self, frame: int, code: int) -> int:
+    def own(self, frame: int, code: int) -> int:
         """Its `self`, 0 where it has none."""
         named = self._frames.variables(frame, code)
         return next((value for name, value in named if self._frames.name(name) == "self"), 0)
 
-    def _place(self, code: int) -> tuple[str, str]:
+    def place(self, code: int) -> tuple[str, str]:
         if code not in self._places:
             layout = self._frames.layout
             file, name = (self._memory.text(layout, self._memory.u64(code + place)) for place in (layout.code_file, layout.code_name))
@@ -128,33 +129,36 @@ class Locks:
 
     def _entered(self, frame: int, code: int) -> set[int]:
         """The locks whose `with` it is within."""
+        return {lock for lock in self.entered(frame, code) if self._frames.kind(lock) in _KINDS}
+
+    def entered(self, frame: int, code: int) -> set[int]:
+        """The objects whose `with` or `async with` it is within; of a Condition its lock, too."""
         found = set[int]()
         for value in self._frames.below_handler(frame, code):
-            kind = self._frames.kind(value)
-            if self._frames.layout.version >= (3, 14):  # from then on the object lies there beside its __exit__
-                entered = value
-            elif kind == _METHOD or (kind == _BUILTIN and self._is_exit(value)):
-                entered = self._self_of(value)
-            else:
-                continue
-            kind = self._frames.kind(entered)
-            if kind in _KINDS:
+            with suppress(MemoryFault):  # of a frame that is suspended the topmost may be gone
+                kind = self._frames.kind(value)
+                if self._frames.layout.version >= (3, 14):  # from then on the object lies there beside its __exit__
+                    entered = value
+                elif kind == _METHOD or (kind == _BUILTIN and self._is_exit(value)):
+                    entered = self._self_of(value)
+                else:
+                    continue
                 found.add(entered)
-            elif kind == _CONDITION:
-                found.add(self._frames.objects.attribute(entered, "_lock"))
+                if self._frames.kind(entered) == _CONDITION:
+                    found.add(self._frames.objects.attribute(entered, "_lock"))
         return found
 
     def _is_exit(self, method: int) -> bool:
         return self._memory.read(self._memory.u64(self._memory.u64(method + _METHODS + self._more)), len(_EXIT)) == _EXIT
 
-    def _lets_go(self, lock: int, stack: Stack) -> bool:
+    def lets_go(self, lock: int, stack: Stack) -> bool:
         """Whether a thread stands in Condition.wait, which lets go of the lock."""
         for frame, code in stack[:_LOOKED_AT]:
             if self._in_condition(frame, code):
-                return self._frames.objects.attribute(self._own(frame, code), "_lock") == lock
+                return self._frames.objects.attribute(self.own(frame, code), "_lock") == lock
         return False
 
-    def _names(self, stack: Stack, lock: int) -> list[tuple[int, str]]:
+    def names(self, stack: Stack, lock: int) -> list[tuple[int, str]]:
         key = (lock, *(code for _, code in stack[:_LOOKED_AT]))
         if key not in self._named:
             named = [(0, name)] if (name := self._expression(*stack[0], lock)) else []
@@ -166,8 +170,8 @@ class Locks:
 
     def _in_condition(self, frame: int, code: int) -> bool:
         """Whether this is Condition.wait."""
-        file, name = self._place(code)
-        own = name == "wait" and file.endswith(_THREADING) and self._own(frame, code)
+        file, name = self.place(code)
+        own = name == "wait" and file.endswith(_CONDITIONS) and self.own(frame, code)
         return bool(own) and self._frames.kind(own) == _CONDITION
 
     def _expression(self, frame: int, code: int, lock: int) -> str:

@@ -14,7 +14,7 @@ from pytrace_ebpf.record.cpython.variables import Frames
 from pytrace_ebpf.record.process.memory import MemoryFault
 
 MOST_TASKS, MOST_FRAMES = 20_000, 64
-_MOST_PLACES, _MOST_GATHERED, _MOST_CHILDREN, _LONGEST_NAME = 1 << 20, 100_000, 3, 200
+_MOST_PLACES, _MOST_GATHERED, _MOST_NAMED, _MOST_AWAITED, _LONGEST_NAME = 1 << 20, 100_000, 3, 1000, 200
 _MODULE, _WEAK, _EAGER = "asyncio.tasks", ("_all_tasks", "_scheduled_tasks"), "_eager_tasks"
 _USED, _MASK, _TABLE, _ENTRY = 24, 32, 40, 16  # PySetObject
 _REFERENT = 16  # PyWeakReference
@@ -37,6 +37,7 @@ class Task:
     loop     the identifier of the thread that runs its loop, 0 where that is not known
     frames   (frame, code) addresses, innermost first
     awaits   names of the tasks that it waits for, and how many more there are
+    awaited  addresses of these tasks, of a gather() among the first _MOST_AWAITED
     """
 
     address: int
@@ -45,6 +46,7 @@ class Task:
     frames: list[tuple[int, int]]
     awaits: list[str]
     awaits_more: int
+    awaited: list[int]
 
 
 class Tasks:
@@ -62,7 +64,7 @@ class Tasks:
             if count >= MOST_TASKS:
                 raise SpentError
             with suppress(MemoryFault):
-                if (task := self._task(address)) is not None:
+                if (task := self.one(address)) is not None:
                     yield task
 
     def _listed(self, runtime: int) -> Iterator[int]:
@@ -111,7 +113,8 @@ class Tasks:
             found += [words[place] for place in range(0, len(words), 2) if words[place] and words[place + 1] != (1 << 64) - 1]
         return found
 
-    def _task(self, address: int) -> Task | None:
+    def one(self, address: int) -> Task | None:
+        """The task at this address, None of one that has ended. Raises MemoryFault."""
         coroutine, name, loop = self._fields(address)
         frames, last = self._awaited(coroutine)
         return Task(address, self._name(name), self._thread(loop), frames, *self._waits_for(address, last)) if frames else None
@@ -178,21 +181,23 @@ class Tasks:
         state = self._memory.read(frame - _STATE_BEFORE_FRAME, 1)[0]
         return 0 if state in (_ENDED if layout.version < (3, 15) else _ENDED_FROM_3_15) else frame
 
-    def _waits_for(self, task: int, last: int) -> tuple[list[str], int]:
-        """Names of the tasks among what it waits for, and of how many others none: one task, or those of gather()."""
-        found, more = list[str](), 0
+    def _waits_for(self, task: int, last: int) -> tuple[list[str], int, list[int]]:
+        """Of what it waits for, one task or those of gather(): names of some, how many others there are, and addresses of tasks."""
+        names, more, awaited = list[str](), 0, list[int]()
         with suppress(MemoryFault):
             waits = last
             if self._native(task) == _TASK:
                 waits = self._memory.u64(task + self._frames.layout.task_coro - 8)  # task_fut_waiter
             if not waits or self._frames.kind(waits) == "NoneType":
-                return found, more
+                return names, more, awaited
             children: Sequence[int] = [waits]
             if self._frames.kind(waits) == _GATHERING:
                 children = self._frames.sequence(self._objects.attribute(waits, "_children"), _MOST_GATHERED)
-            for child in children[:_MOST_CHILDREN]:
+            for number, child in enumerate(children[:_MOST_AWAITED]):
                 with suppress(MemoryFault):
                     if self._native(child) == _TASK or self._frames.kind(child) == "Task":
-                        found.append(self._name(self._fields(child)[1]))
-            more = len(children) - len(found) if found else 0
-        return found, more
+                        awaited.append(child)
+                        if number < _MOST_NAMED:
+                            names.append(self._name(self._fields(child)[1]))
+            more = len(children) - len(names) if names else 0
+        return names, more, awaited

@@ -181,11 +181,16 @@ class Frames:
 
 
 def _depth(table: bytes, unit: int) -> int:
-    """By co_exceptiontable (Objects/exception_handling_notes.txt), how many objects the handler of this code unit leaves on the stack; 0 where it has none."""
+    """By co_exceptiontable (Objects/exception_handling_notes.txt), how many objects the handler of this code unit leaves on the stack; 0 where it has none.
+
+    A YIELD_VALUE of `await` has a handler of its own, for that unit alone: around it is what is around the next one.
+    """
     numbers = _numbers(table)
     for start in numbers:
         size, _, depth = next(numbers, 0), next(numbers, 0), next(numbers, 0)
-        if start <= unit < start + size:
+        if start == unit and size == 1:
+            unit += 1
+        elif start <= unit < start + size:
             return depth >> 1
     return 0
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from pytrace_ebpf.record.dump.cycles import cycles
 from pytrace_ebpf.record.dump.threads import Thread
 
 
@@ -11,16 +12,5 @@ def deadlocks(threads: Iterable[Thread]) -> list[list[int]]:
     Only of threads that were on no core while it was found out what they wait for, so that all of it was true at one moment, and that wait without
     a time limit.
     """
-    waits = {each.tid: each.waited.holder for each in threads if each.waited and each.waited.holder and each.is_still and not each.is_timed}
-    cycles, seen = list[list[int]](), set[int]()
-    for first in sorted(waits):
-        path, tid = list[int](), first
-        while tid in waits and tid not in seen:
-            seen.add(tid)
-            path.append(tid)
-            tid = waits[tid]
-        if tid in path:
-            cycle = path[path.index(tid) :]
-            at = cycle.index(min(cycle))
-            cycles.append(cycle[at:] + cycle[:at])
-    return cycles
+    still = (each for each in threads if each.waited and each.waited.holder and each.is_still and not each.is_timed)
+    return cycles({each.tid: [each.waited.holder] for each in still if each.waited})

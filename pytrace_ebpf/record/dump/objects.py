@@ -14,9 +14,9 @@ from pytrace_ebpf.record.cpython.layout import Layout
 from pytrace_ebpf.record.cpython.lines import place_of
 from pytrace_ebpf.record.cpython.locks import LOCK, Locks, Stack, Waited
 from pytrace_ebpf.record.cpython.running_tasks import find_running_tasks
-from pytrace_ebpf.record.cpython.tasks import Tasks
-from pytrace_ebpf.record.cpython.values import Value, Values
 from pytrace_ebpf.record.cpython.variables import Frames
+from pytrace_ebpf.record.dump.tasks import FoundTask, FoundTasks
+from pytrace_ebpf.record.dump.variables import Bound, Variable
 from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.parsing.shape import decode, encode
 from pytrace_ebpf.record.process import asking
@@ -24,58 +24,23 @@ from pytrace_ebpf.record.process.memory import MemoryFault
 from pytrace_ebpf.record.process.target import Target
 
 _BUDGET_S, _PATIENCE_S = 0.7, 10.0  # of processor time for each part; until the process that reads is given up
-_MOST_VALUES, _MOST_TASK_FRAMES = 50_000, 200_000
 _LOCKS, _TASKS, _VARIABLES = _PARTS = "locks", "tasks", "variables"
 _FRAME = struct.Struct("<QQ")
 MOST_FRAMES = 1024  # of a stack, as in samples
 
 
 @dataclass(frozen=True)
-class Variable:
-    """A variable of a frame, and what is bound to it."""
-
-    name: str
-    is_argument: bool
-    value: Value
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a frame stands: its address, and its code as read_lines() wants it."""
-
-    frame: int
-    code: int
-    identity: int
-    position: int
-
-    @property
-    def place(self) -> tuple[int, int, int]:
-        """As place_of() has it."""
-        return self.code, self.identity, self.position
-
-
-@dataclass(frozen=True)
-class FoundTask:
-    """A task of asyncio; `thread`: that of its loop, 0 where that is not known; `frames` innermost first, of one that runs the outermost alone."""
-
-    name: str
-    thread: int
-    awaits: list[str]
-    awaits_more: int
-    frames: list[Place]
-    variables: list[list[Variable]]  # by frame
-
-
-@dataclass(frozen=True)
 class Objects:
     """What was found; holders are thread ids, 0 where there is none that is known. `variables` by thread, then by frame, innermost first.
 
+    `task_deadlocks`: tasks that wait for each other for ever, by their addresses, each for the next one, the last for the first.
     `left_out`: sentences that say what was not looked for, or not all of it.
     """
 
     waits: dict[int, Waited] = field(default_factory=dict)
     variables: dict[int, list[list[Variable]]] = field(default_factory=dict)
     tasks: list[FoundTask] = field(default_factory=list)
+    task_deadlocks: list[list[int]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
 
@@ -86,6 +51,7 @@ class _Answer:
     waits: dict[str, Waited]
     variables: dict[str, list[list[Variable]]]
     tasks: list[FoundTask]
+    task_deadlocks: list[list[int]]
     spent: list[str]  # for what there was no more time
 
 
@@ -113,10 +79,13 @@ def read_objects(target: Target, stacks: Mapping[int, Stack], waiting: Mapping[i
     except ValueError:
         return Objects(left_out=["What its threads and tasks hold could not be read."])
     known = {str(tid): tid for tid in stacks}
+    seen = [task for task in found.tasks if all(-(1 << 31) <= place.position < 1 << 31 for place in task.frames)]
+    addresses = {task.address for task in seen}
     return Objects(
         {known[tid]: waited for tid, waited in found.waits.items() if tid in known},
         {known[tid]: each for tid, each in found.variables.items() if tid in known},
-        [task for task in found.tasks if all(-(1 << 31) <= place.position < 1 << 31 for place in task.frames)],
+        seen,
+        [cycle for cycle in found.task_deadlocks if cycle and addresses.issuperset(cycle)],
         [f"There was no time for all {what}." for what in _PARTS if what in found.spent],
     )
 
@@ -124,12 +93,12 @@ def read_objects(target: Target, stacks: Mapping[int, Stack], waiting: Mapping[i
 def walk_objects(given: dict[str, Any], files: list[int]) -> Any:
     """What read_objects() asks for."""
     look = _Look(given, files)
-    waits, tasks, variables = dict[str, Waited](), list[FoundTask](), dict[str, list[list[Variable]]]()
+    waits, tasks, deadlocks, variables = dict[str, Waited](), list[FoundTask](), list[list[int]](), dict[str, list[list[Variable]]]()
     look.take(_LOCKS, lambda frames: look.find_waits(frames, waits))
-    look.take(_TASKS, lambda frames: look.find_tasks(frames, tasks))
+    look.take(_TASKS, lambda frames: look.find_tasks(frames, tasks, deadlocks))
     if given["variables"]:
         look.take(_VARIABLES, lambda frames: look.find_variables(frames, variables))
-    return encode(_Answer(waits, variables, tasks, look.spent))
+    return encode(_Answer(waits, variables, tasks, deadlocks, look.spent))
 
 
 class _Look:
@@ -170,21 +139,16 @@ class _Look:
             return place_of(frames.memory, self._layout, *self._stacks[tid][0], self._identities)[2] == position
         return False
 
-    def find_tasks(self, frames: Frames, into: list[FoundTask]) -> None:
-        """Tasks of asyncio, with what is bound to variables of their frames."""
-        identities, bound, left = dict[int, int](), _Bound(frames, self._given["variables"]), _MOST_TASK_FRAMES
-        for task in Tasks(frames).all(self._given["runtime"]):
-            with suppress(MemoryFault):
-                places = [Place(frame, *place_of(frames.memory, self._layout, frame, code, identities)) for frame, code in task.frames]
-                thread = self._tids().get(task.loop, 0)
-                into.append(FoundTask(task.name, thread, task.awaits, task.awaits_more, places, bound.of(task.frames)))
-                left -= len(places)
-            if left < 0:
-                raise SpentError
+    def find_tasks(self, frames: Frames, into: list[FoundTask], deadlocks: list[list[int]]) -> None:
+        """Tasks of asyncio, with what is bound to variables of their frames, who has what they wait for, and cycles of who waits for whom."""
+        found = FoundTasks(frames, self._layout, self._stacks, into)
+        found.add_all(self._given["runtime"], self._tids(), Bound(frames, self._given["variables"]))
+        found.find_holders()
+        deadlocks += found.deadlocks()
 
     def find_variables(self, frames: Frames, into: dict[str, list[list[Variable]]]) -> None:
         """What is bound to variables of threads' frames."""
-        bound = _Bound(frames, self._given["variables"])
+        bound = Bound(frames, self._given["variables"])
         for tid, stack in self._stacks.items():
             into[str(tid)] = bound.of(stack)
 
@@ -198,28 +162,3 @@ class _Look:
                     if tid := walk.thread_id(state, tids):
                         self._known[memory.u64(state + self._layout.thread_pthread)] = tid
         return self._known
-
-
-class _Bound:
-    """Reads what is bound to variables, of so many in all."""
-
-    def __init__(self, frames: Frames, asked: str | None) -> None:
-        """`asked`: "args" for those of what functions were given alone, "locals" for all, None for none."""
-        self._frames, self._values, self._left = frames, Values(frames), _MOST_VALUES
-        self._is_asked, self._arguments = asked is not None, asked == "args"
-
-    def of(self, stack: Stack) -> list[list[Variable]]:
-        """By frame."""
-        return [self._frame(frame, code) for frame, code in stack] if self._is_asked else []
-
-    def _frame(self, frame: int, code: int) -> list[Variable]:
-        found = list[Variable]()
-        with suppress(MemoryFault):
-            given = self._frames.code(code).arguments
-            for name, value in self._frames.variables(frame, code):
-                if name in given or not self._arguments:
-                    if not self._left:
-                        raise SpentError
-                    self._left -= 1
-                    found.append(Variable(self._frames.name(name), name in given, self._values.describe(value)))
-        return found

@@ -18,8 +18,10 @@ from pytrace_ebpf.record.cpython import qualnames
 from pytrace_ebpf.record.cpython.frames import Walk, host_tids, open_frames
 from pytrace_ebpf.record.cpython.lines import CodeLines, place_of, read_lines
 from pytrace_ebpf.record.cpython.locks import Stack, Waited
+from pytrace_ebpf.record.cpython.task_locks import TaskWait
 from pytrace_ebpf.record.cpython.thread_names import read_names
-from pytrace_ebpf.record.dump.objects import MOST_FRAMES, Objects, Variable, read_objects
+from pytrace_ebpf.record.dump.objects import MOST_FRAMES, Objects, read_objects
+from pytrace_ebpf.record.dump.variables import Variable
 from pytrace_ebpf.record.process import stat
 from pytrace_ebpf.record.process.memory import MemoryFault
 from pytrace_ebpf.record.process.pinned import Pinned
@@ -85,9 +87,13 @@ class Thread:
 class Task:
     """One task of asyncio, of the loop of `thread` (0: not known), which runs it now or does not; frames innermost first.
 
-    `awaits`: names of tasks that it awaits, and `awaits_more` others.
+    address    of the object, as id() gives it
+    awaits     names of tasks that it awaits, and `awaits_more` others
+    awaited    addresses of these tasks
+    waits_on   the lock or semaphore that it waits for, with the addresses of the tasks that have it
     """
 
+    address: int
     name: str
     thread: int
     is_running: bool
@@ -95,6 +101,8 @@ class Task:
     awaits_more: int
     frames: tuple[Frame, ...]
     variables: tuple[list[Variable], ...] = ()
+    awaited: tuple[int, ...] = ()
+    waits_on: TaskWait | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,7 @@ class Threads:
     threads: tuple[Thread, ...]
     gil_holder: int
     tasks: tuple[Task, ...] = ()
+    task_deadlocks: tuple[tuple[int, ...], ...] = ()  # addresses of tasks that wait for each other, each for the next one
     left_out: tuple[str, ...] = ()  # sentences that say what was not looked for
 
 
@@ -137,7 +146,8 @@ def look(target: Target, variables: Literal["args", "locals"] | None = None) -> 
         threads.append(replace(each, frames=frames, variables=bound, waited=waited, is_still=is_still))
     process.check()
     holder = _holder(target) if any(each.state == "gil_wait" for each in found) else 0
-    return Threads(tuple(threads), holder, tuple(_tasks(objects, stacks, places, frame_of)), tuple(objects.left_out))
+    tasks = tuple(_tasks(objects, stacks, places, frame_of))
+    return Threads(tuple(threads), holder, tasks, tuple(map(tuple, objects.task_deadlocks)), tuple(objects.left_out))
 
 
 def _shown(
@@ -158,7 +168,8 @@ def _tasks(objects: Objects, stacks: Mapping[int, Stack], places: Mapping[int, l
             rows, variables = places.get(tid, [])[: number + 1], objects.variables.get(tid, [])[: number + 1]
         else:
             rows, variables = [each.place for each in task.frames], task.variables
-        yield Task(task.name, task.thread or tid, tid > 0, tuple(task.awaits), task.awaits_more, *_shown(rows, variables, frame_of))
+        about = (task.address, task.name, task.thread or tid, tid > 0, tuple(task.awaits), task.awaits_more)
+        yield Task(*about, *_shown(rows, variables, frame_of), tuple(task.awaited), task.waits_on)
 
 
 def _places(target: Target, stacks: Mapping[int, Stack]) -> dict[int, list[_Place]]:

@@ -51,6 +51,10 @@ class Registers(WordRegisters):
         again = self.pc == pc - _INSTRUCTION
         return (self.x8, self.sp) == (number, sp) and (again or (self.pc == pc and self.signed("x0") == _INTERRUPTED))
 
+    def with_stack(self, sp: int) -> "Registers":
+        """A copy with another stack pointer."""
+        return self.but(sp=sp)
+
 
 def registers_of(thread: Stopped) -> Registers:
     """Of a stopped thread."""

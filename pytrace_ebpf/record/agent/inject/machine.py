@@ -7,7 +7,7 @@ if it is killed at that moment.
 
 import platform
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from pytrace_ebpf.record.agent.inject import aarch64, x86_64
 from pytrace_ebpf.record.agent.inject.ptrace import Stopped
@@ -23,6 +23,9 @@ class Registers(Protocol):
 
     def stands_in(self, number: int, pc: int, sp: int) -> bool:
         """Whether the stop interrupted that system call, which /proc/PID/syscall shows with this program counter and stack pointer."""
+
+    def with_stack(self, sp: int) -> Self:
+        """A copy with another stack pointer."""
 
 
 class Machine(Protocol):

@@ -52,6 +52,10 @@ class Registers(WordRegisters):
         """The stack pointer."""
         return int(self.rsp)
 
+    def with_stack(self, sp: int) -> "Registers":
+        """A copy with another stack pointer."""
+        return self.but(rsp=sp)
+
     @property
     def pc(self) -> int:
         """Of the next instruction."""

@@ -214,6 +214,7 @@ def shown(*threads: dict[str, Any], holder: int | None = None, whole: bool = Fal
         "deadlocks": [],
         "threads": list(threads),
         "tasks": [],
+        "task_deadlocks": [],
         "left_out": [],
     } | more
     screen = Console(width=100, record=True, file=None, quiet=False, force_terminal=False)
@@ -285,8 +286,8 @@ def test_who_has_what_others_wait_for_comes_next_and_says_so() -> None:
 
 def task(name: str, **more: Any) -> dict[str, Any]:
     frames = [{"function": "fetch", "file": "/srv/shop.py", "first_line": 1, "line": 3, "own": True}]
-    waits = {"thread": 1, "state": "waiting", "awaits": [], "awaits_more": 0, "primitive": "sleep"}
-    return {"name": name, **waits, "frames": frames} | more
+    waits = {"thread": 1, "state": "waiting", "awaits": [], "awaits_more": 0, "awaited": [], "waits_on": None, "primitive": "sleep"}
+    return {"id": hash(name), "name": name, **waits, "frames": frames} | more
 
 
 def test_tasks_that_do_the_same_are_shown_once() -> None:

@@ -15,9 +15,11 @@ import pytest
 from pytrace_ebpf.cli import main
 from pytrace_ebpf.record.cpython.layout import layout_for
 from pytrace_ebpf.record.cpython.locks import LOCK, Locks, Waited
+from pytrace_ebpf.record.cpython.task_locks import TaskLocks
 from pytrace_ebpf.record.cpython.tasks import Tasks
 from pytrace_ebpf.record.cpython.values import Values
 from pytrace_ebpf.record.cpython.variables import Frames
+from pytrace_ebpf.record.dump.cycles import cycles
 from pytrace_ebpf.record.dump.deadlocks import deadlocks
 from pytrace_ebpf.record.dump.threads import Thread
 from pytrace_ebpf.record.process.memory import Memory, MemoryFault
@@ -219,6 +221,73 @@ def test_tasks_are_asyncios_own(interpreter: str, capsys: pytest.CaptureFixture[
     assert by_function["future"]["primitive"] is None and "ends" not in by_function
 
 
+@pytest.mark.parametrize("interpreter", PYTHONS)
+def test_who_has_the_lock_that_a_task_awaits(interpreter: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with standing(interpreter, str(TARGETS / "awaiting_locks.py")) as (pid, line):
+        known = json.loads(line)
+        found = dumped(pid, capsys)
+        assert main.main(["dump", str(pid)]) == 0
+        said = capsys.readouterr().out
+    names = {each["id"]: each["name"] for each in found["tasks"]}
+    waits = {each["name"]: on for each in found["tasks"] if (on := each["waits_on"]) and each["name"] in known["waits"]}
+    told = {name: [on["kind"], on["name"], sorted(names[each] for each in on["holders"])] for name, on in waits.items()}
+    assert told == known["waits"]
+    assert sorted(sorted(names[each] for each in cycle) for cycle in found["task_deadlocks"]) == sorted(known["deadlocks"])
+    assert found["deadlocks"] == []
+    flat = " ".join(said.split())
+    for either, other in (
+        ("awaits second, which first has", "awaits second, which second has"),
+        ("awaits two; two, in awaits ", "awaits one; one, in awaits "),
+    ):
+        assert either in flat or other in flat
+    for sentence in ("awaits lock, which it has itself.", "has shop.lock (2 wait for it)", "awaiting shop.lock, which holds has"):
+        assert sentence in flat
+    assert said.splitlines()[1].startswith("Deadlock: ") and "awaiting shop.slots, which slot 1 and slot 2 have" in flat
+
+
+TASKS_MOVE = """
+import asyncio, sys, threading
+async def moves(first, second):
+    while True:
+        async with first:
+            await asyncio.sleep(0)
+            async with second:
+                await asyncio.sleep(0.001)
+async def backward(first, second):
+    while True:
+        async with second:
+            await asyncio.sleep(0)
+        async with first:
+            await asyncio.sleep(0)
+async def main():
+    locks = asyncio.Lock(), asyncio.Lock()
+    tasks = [asyncio.create_task(each(*locks)) for each in (moves, moves, moves, backward, backward)]
+    print("ready", flush=True)
+    await asyncio.gather(*tasks)
+threading.Thread(target=lambda: asyncio.run(main()), daemon=True).start()
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("interpreter", PYTHONS)
+def test_tasks_in_motion_are_in_no_deadlock(interpreter: str, capsys: pytest.CaptureFixture[str]) -> None:
+    holders, until_s, looks = set(), time.monotonic() + PATIENCE_S, 0
+    with standing(interpreter, "-c", TASKS_MOVE) as (pid, _):
+        while looks < 8 or (not holders and time.monotonic() < until_s):
+            looks += 1
+            found = dumped(pid, capsys)
+            assert found["task_deadlocks"] == []
+            names = {each["id"]: each["frames"][-1]["function"] for each in found["tasks"]}
+            holders |= {names.get(holder) for each in found["tasks"] if (on := each["waits_on"]) for holder in on["holders"]}
+    assert holders & {"moves", "backward"}
+
+
+def test_cycles_are_found_among_all_that_each_waits_for() -> None:
+    assert cycles({1: [9, 2], 2: [3], 3: [1], 4: [1], 5: []}) == [[1, 2, 3]]
+    assert cycles({number: [number + 1] for number in range(1, 30_000)}) == []
+    assert cycles({number: [number % 20_000 + 1] for number in range(1, 20_001)}) == [[*range(1, 20_001)]]
+
+
 FORGES = """
 import ctypes, sys
 def forge(thing, offset, word):
@@ -294,6 +363,8 @@ def test_whatever_stands_there_every_look_ends(minor: int) -> None:
             lambda frames=frames: frames.below_handler(0x1000, 0x2000),
             lambda frames=frames: frames.suspended_top(0x1000, 0x2000),
             lambda frames=frames: list(Tasks(frames).all(0x4000)),
+            lambda frames=frames: TaskLocks(frames).waited_for([(0x1000, 0x2000)] * 5),
+            lambda frames=frames: TaskLocks(frames).holders({0x3000: LOCK}, {1: [(0x1000, 0x2000)] * 20}),
         )
         for look in looks:
             with suppress(MemoryFault):
