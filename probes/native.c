@@ -123,43 +123,51 @@ static __always_inline struct tensors_event *reserve(__u64 ts, __u64 pid_tgid, _
     return event;
 }
 
+/* Each turn looks at the next argument, or reads the next tensor of the last one. In two loops the verifier would follow the inner one for each way that the outer
+ * has come; so it would for counters that it knows, which therefore lie in the event. */
 static __always_inline void read_arguments(struct pt_regs *ctx, struct tensors_event *event, const struct native *native)
 {
-    __u32 i, j, count = 0;
+    __u32 turn, step = 8;
+    __u64 at = 0, left = 0;
 
-    for (i = 0; i < TENSORS; i++) {
-        __u64 at, length = 1;
-        __u32 step = 8;
+    for (turn = 0; turn < 2 * TENSORS; turn++) {
+        __u64 count = *(volatile __u16 *)&event->count, next = *(volatile __u64 *)&event->pad;
 
-        if (i >= native->tensors || count >= TENSORS)
+        if (count >= TENSORS)
             break;
-        at = argument(ctx, native->position[i]);
-        switch (native->how[i]) {
+        if (left) {
+            read_tensor(&event->tensors[count & (TENSORS - 1)], at);
+            event->count = count + 1;
+            at = at ? at + step : 0;
+            left--;
+            continue;
+        }
+        if (next >= native->tensors || next >= TENSORS)
+            break;
+        event->pad = next + 1;
+        at = argument(ctx, native->position[next]);
+        left = 1;
+        step = 8;
+        switch (native->how[next]) {
         case OPTIONAL:
             at = TAKE(__u8, at + 8) ? at : 0;
             break;
         case LIST:
-            length = argument(ctx, native->position[i] + 1);
+            left = argument(ctx, native->position[next] + 1);
             break;
         case LIST_REFERENCE: /* an ArrayRef where the tag behind it is 0 */
-            length = TAKE(__u32, at + 16) ? 0 : TAKE(__u64, at + 8);
+            left = TAKE(__u32, at + 16) ? 0 : TAKE(__u64, at + 8);
             at = TAKE(__u64, at);
             break;
         case OPTIONALS: /* a pointer to a ListImpl, with a vector of IValues behind its counter */
             at = TAKE(__u64, at);
             step = 16;
-            length = (TAKE(__u64, at + 24) - TAKE(__u64, at + 16)) / step;
+            left = (TAKE(__u64, at + 24) - TAKE(__u64, at + 16)) / step;
             at = TAKE(__u64, at + 16);
             break;
         }
-        for (j = 0; j < TENSORS; j++) {
-            if (j >= length || count >= TENSORS)
-                break;
-            read_tensor(&event->tensors[count & (TENSORS - 1)], at ? at + step * j : 0);
-            count++;
-        }
     }
-    event->count = count;
+    event->pad = 0;
 }
 
 static __always_inline void read_gemm(struct pt_regs *ctx, struct tensors_event *event, const struct native *native)

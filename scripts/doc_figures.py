@@ -65,6 +65,7 @@ SHOWN: dict[str, dict[str, str]] = {
     "docs/how-to/host.md": {"*": HOW_TO},
     "docs/how-to/loop.md": {"*": HOW_TO},
     "docs/how-to/service.md": {"*": HOW_TO},
+    "docs/how-to/steps.md": {"*": HOW_TO},
     "docs/how-to/train.md": {"*": HOW_TO},
     "docs/install.md": {"As a Debian package": "make deb"},
     "docs/limits.md": {"Where it runs": CODE, "What recording changes": CODE, "What it does not see": ONCE},

@@ -15,6 +15,7 @@ import signal
 import time
 from dataclasses import replace
 
+from pytrace_ebpf import priority
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.options import option_rules, recording
 from pytrace_ebpf.record import waiting
@@ -70,14 +71,17 @@ def run(args: argparse.Namespace) -> int:
         stopped.wake = session.wake
         try:
             begun = session.start(*pids)
+            priority.let_go()  # what is recorded is a program among the others
             recorded.beginning(begun, session.status().said, args.quiet)
             deadline = time.monotonic() + (args.duration or float("inf"))
             with (
+                priority.first(args.duration or float("inf")),  # the end is due then, whatever is being written
                 recorded.progress(args.quiet, "Ctrl-C stops and finishes the trace", recorded.cheaper(args)) as show,
                 summing.beside(session, args.retain is not None or bool(args.trigger), show) as look,
             ):
                 session.run(lambda: asked(session) or stopped() or time.monotonic() >= deadline, look)
-            session.finish()
+            with priority.first():
+                session.finish()
             recorded.closing(session, args.quiet)
         finally:
             session.close()

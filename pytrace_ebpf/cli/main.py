@@ -37,7 +37,8 @@ COMMANDS = (
     "mcp",
     "completion",
 )
-_AT_ONCE = "dump"  # which is asked for where something is slow now, and takes a second at most
+# Those that are asked for where something is slow now: they come first until they record, or for some seconds.
+_AT_ONCE = ("doctor", "attach", "top", "dump", "report")
 _EARLIER = {"trace": "request"}  # names that commands had: they work on, and are not shown
 
 _NO_THREAD = "can't start new thread"
@@ -138,7 +139,7 @@ def _run(words: list[str]) -> int:
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     words = renamed(words)
-    with priority.first() if words[:1] == [_AT_ONCE] else nullcontext():
+    with priority.first() if words and words[0] in _AT_ONCE else nullcontext():
         return _run_command(words)
 
 

@@ -1,4 +1,4 @@
-"""Show where the time went: by function, module, thread or core, by request, coroutine or operator, what was waited for, and who waited for whose GIL.
+"""Show where the time went: by function, module, thread or core, by request, step or rank of a training, coroutine or operator, what was waited for, and who waited for whose GIL.
 
 By path: which chain of work and waits determined how long it took.
 
@@ -48,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--errors", action="store_true", help=argparse.SUPPRESS)  # as it was called
     parser.add_argument("--request", action="append", default=[], metavar="PATTERN", help=option_rules.REQUESTS_ALONE)
     parser.add_argument("--request-id", metavar="ID", help="by request: " + option_rules.REQUEST_ID)
-    parser.add_argument("--slowest", type=int, metavar="N", help="by request and path: show why the N slowest ones were slow (1)")
+    parser.add_argument("--step", action="append", default=[], metavar="PATTERN", help=option_rules.STEP)
+    parser.add_argument("--slowest", type=int, metavar="N", help="by request, path, step and rank: show why the N slowest ones were slow (1)")
     parser.add_argument("--function", action="append", default=[], metavar="PATTERN", help=option_rules.PATH_OF)
     parser.add_argument("--what-if", metavar="CHANGE", help=change.HELP)
     parser.add_argument("--shapes", action="store_true", help="by operator: a row for each different shapes of its tensors")
@@ -71,9 +72,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the report of args.trace."""
     if args.slowest is not None and args.slowest < 0:
-        raise UsageError(f"--slowest {args.slowest} is negative; give the number of requests to show.")
+        raise UsageError(f"--slowest {args.slowest} is negative; give the number of those to show.")
     if args.top < 0:
         raise UsageError(f"--top {args.top} is negative; give the number of rows, or 0 for all.")
+    if args.step and args.by is None and not args.errors:
+        args.by = "step"
     if (args.request or args.request_id or args.slowest is not None) and args.by is None and not args.errors:
         args.by = "path" if args.what_if or args.function else "request"
     if (args.what_if or args.function) and args.by is None and not args.errors:
@@ -156,6 +159,8 @@ def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.D
         default = _MOST_OF_A_TRACE if args.request_id else 1
         facts |= {"requests": args.request, "slowest": default if args.slowest is None else args.slowest, "request_id": args.request_id}
         facts |= {"functions": args.function, "what_if": args.what_if} if args.by == "path" else {}
+    if args.by in ("step", "rank"):
+        facts |= {"step": args.step, "slowest": 1 if args.slowest is None else args.slowest}
     if args.html:  # the page needs them, and the pass for them keeps what the tree is made of
         trace.whole.derive("waits")
     if by.before:

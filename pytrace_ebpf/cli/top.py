@@ -17,7 +17,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pytrace_ebpf import extras, self_command
+from pytrace_ebpf import extras, priority, self_command
 from pytrace_ebpf.cli import attach
 from pytrace_ebpf.errors import HostError, PytraceError, TargetError, UsageError
 from pytrace_ebpf.options import recording
@@ -80,6 +80,7 @@ def _watch(connection: socket.socket) -> "Ended | None":
         recorded.say(first.sentence)
     if isinstance(first, Ended):
         raise _error(first)
+    priority.let_go()  # of the process that records, too, while this one may: that has begun
     give_up()
     app = Top(source, first, ascii_only=ascii_only())
     app.run()

@@ -30,7 +30,7 @@ SINKS = {
 """By table the class in the file of its name."""
 OF_SUMS = ("call_sites", "thread_times", "tree")
 """Each has of_sums(trace, sums), which gives the table."""
-OF_TABLES = ("operators", "rivals")
+OF_TABLES = ("operators", "rivals", "steps")
 """Each has derive(trace, into), which writes the table."""
 
 

@@ -19,14 +19,15 @@ REPORT: Applies = {
     "sort": ("function", "module", "line", "operator"),
     "shapes": ("operator",),
     "request": ("request", "path"),
-    "slowest": ("request", "path"),
+    "slowest": ("request", "path", "step", "rank"),
+    "step": ("step", "rank"),
     "request_id": ("request", "path"),
     "function": ("path",),
     "what_if": ("path",),
     "html": ("function", "request"),
     "compensate": ("function", "module", "operator", "blas"),
 }
-_OF_THREADS = ("thread", "core", "gil", "opcode", "request", "path", "perfetto")  # --by and --to that a daemon's sums cannot answer
+_OF_THREADS = ("thread", "core", "gil", "opcode", "request", "step", "rank", "path", "perfetto")  # --by and --to that a daemon's sums cannot answer
 EXPORT: Applies = {"request_id": ("otlp",), "value": ("folded", "pstats"), "min": ("folded", "callgrind")}
 
 
@@ -65,6 +66,7 @@ _PATTERNS = "QUALNAME, MODULE:QUALNAME or FILE:QUALNAME with * in any of them; m
 REQUEST = f"these functions answer requests too: {_PATTERNS}"
 REQUESTS_ALONE = f"by request and path: those of these functions alone, which answer requests: {_PATTERNS}"
 PATH_OF = f"by path: of the calls of these functions, not of requests: {_PATTERNS}"
+STEP = f"by step and rank: calls of these functions are the steps of a training, which else are found by its optimizer and its loader: {_PATTERNS}"
 REQUEST_ID = "the request with this trace id of OpenTelemetry or another tracer (docs/trace-ids.md), or with this number, alone"
 RUNS = ("cpus", "threads", "gil", "repeat", "output", "command")  # of `experiment`: without effect with --report
 

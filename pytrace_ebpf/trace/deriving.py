@@ -14,7 +14,7 @@ from pytrace_ebpf.errors import TraceError
 from pytrace_ebpf.trace import derived
 from pytrace_ebpf.trace.files import Files
 from pytrace_ebpf.trace.parts import Part
-from pytrace_ebpf.trace.schema import REQUESTS, TABLES, Table
+from pytrace_ebpf.trace.schema import REQUESTS, STEPS, TABLES, Table
 
 DERIVATION = 17  # one more with each change of what derive/ makes of a trace
 
@@ -44,6 +44,7 @@ class Deriving:
     directory: Path
     manifest: dict[str, Any]
     request_patterns: tuple[str, ...]
+    step_patterns: tuple[str, ...]
     _files: Files
 
     @property
@@ -88,7 +89,7 @@ class Deriving:
     def _derived_key(self, spec: Table) -> str:
         """What a derived table depends on: how it is derived, the schema, and which segments there are."""
         source = [DERIVATION, spec.arrow.to_string(), self.manifest["segments"], self.start_ns, self.end_ns]
-        source += [self.request_patterns] if spec is REQUESTS else []
+        source += [self.request_patterns] if spec is REQUESTS else [self.step_patterns] if spec is STEPS else []
         return hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()
 
     def _make(self, tables: Sequence[Table], beside: Sequence[Any], keep: bool = True) -> dict[str, list[Part]]:

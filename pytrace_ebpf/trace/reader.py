@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pytrace_ebpf.trace import sql
+from pytrace_ebpf.trace.asked import Asked
 from pytrace_ebpf.trace.conditions import all_of, began, between, equal, overlap, overlapping
-from pytrace_ebpf.trace.deriving import Deriving, Maker
+from pytrace_ebpf.trace.deriving import Maker
 from pytrace_ebpf.trace.frames import in_order, named, to_frame
 from pytrace_ebpf.trace.index import Bounds, Index
 from pytrace_ebpf.trace.levels import Levels
@@ -25,7 +26,6 @@ from pytrace_ebpf.trace.schema import (
     LINES,
     MEMORY,
     OPERATORS,
-    REQUESTS,
     RIVALS,
     STATEMENTS,
     TABLES,
@@ -42,7 +42,7 @@ _AT_ONCE = 1 << 17  # rows that a query is given
 _SOUGHT = ("call_id", "pid", "tid", "depth", "start_ns", "end_ns", "queued_ns")  # columns by whose bounds row groups are found
 
 
-class Trace(Logs, Deriving):
+class Trace(Logs, Asked):
     """One trace. `manifest` is its manifest (see trace/manifest.py), `written_at` when that was written (s since 1970), `directory` where it lies.
 
     Times in arguments are nanoseconds of CLOCK_MONOTONIC; a window is start_ns <= t < end_ns.
@@ -59,6 +59,7 @@ class Trace(Logs, Deriving):
         self._held: dict[str, pd.DataFrame] = {}
         self._by_index: dict[int, dict[str, Any]] = {}
         self.request_patterns = tuple(self.manifest["options"].get("requests") or ())
+        self.step_patterns = ()
         self.progress: Callable[[str, float | None], None] = lambda _what, _share: None  # called while tables are derived
 
     def __repr__(self) -> str:
@@ -224,17 +225,6 @@ class Trace(Logs, Deriving):
         The first use derives them and keeps them in the trace directory, as with the calls.
         """
         return self._derived_rows(TASKS, columns, [*equal(pid=pid, tid=tid), *overlap(start_ns, end_ns)])
-
-    def requests(self, columns: Sequence[str] | None = None, patterns: Sequence[str] = ()) -> pd.DataFrame:
-        """One row per request, in the order of request_id; columns as in schema.REQUESTS.
-
-        `patterns`: further functions that answer requests, as `report --request` takes them. The first use derives them and keeps
-        them in the trace directory, as with the calls.
-        """
-        if added := [pattern for pattern in patterns if pattern not in self.request_patterns]:
-            self.request_patterns += tuple(added)
-            self._derived.pop("requests", None)
-        return self._by_number(REQUESTS, columns, [], ("request_id",))
 
     def operators(
         self,

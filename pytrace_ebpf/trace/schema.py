@@ -27,6 +27,7 @@ from pytrace_ebpf.trace.sampled import SAMPLES as SAMPLES
 from pytrace_ebpf.trace.sampled import STACKS as STACKS
 from pytrace_ebpf.trace.states import SPLIT, STATES
 from pytrace_ebpf.trace.states import SYSCALL_UNKNOWN as SYSCALL_UNKNOWN
+from pytrace_ebpf.trace.steps import STEPS as STEPS
 from pytrace_ebpf.trace.streams.clients import STATEMENTS as STATEMENTS
 from pytrace_ebpf.trace.sums import CALL_SITES as CALL_SITES
 from pytrace_ebpf.trace.sums import LINES as LINES
@@ -167,6 +168,10 @@ PROCESSES = Table(
         Column("oom_killed", "bool", "", "the kernel killed it for want of memory; null while it ran on, and where that is not known (without eBPF)", True),
         Column("memory_limit_bytes", "int64", "bytes", "of one that was killed for want of memory: the least limit of its control groups; null for none", True),
         Column("earlier_commands", "list of string", "", "command lines of the programs that it was before, each of which executed the next; of many the first and the last ones; null = not recorded", True),
+        Column("rank", "int32", "", "of a distributed job, as its launcher said in the environment that the program was started with (torchrun, Open MPI, PMI, Slurm), which its children inherit; null where none did", True),
+        Column("local_rank", "int32", "", "the same: on its host", True),
+        Column("world_size", "int32", "", "how many ranks the job has", True),
+        Column("job", "string", "", "its id: TORCHELASTIC_RUN_ID, PMIX_NAMESPACE, PMI_JOBID, SLURM_JOB_ID, RAY_JOB_ID, SPARK_APPLICATION_ID or DASK_SCHEDULER_ADDRESS; null for none", True),
     ),
 )
 
@@ -370,6 +375,6 @@ OPERATORS = Table(
     derived=True,
 )
 
-TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, EXTERNAL_SWITCHES, NEIGHBOURS, RESOURCES, USAGE, LOSSES, LEFT_OUT, SAMPLES, STACKS, PROFILE, PROFILE_WAITS, *(table for stream in STREAMS for table in stream.tables), CALLS, TREE, CALL_SITES, LINES, THREAD_TIMES, WAITS, RIVALS, TASKS, REQUESTS, OPERATORS, VALUES, STATEMENTS, MEMORY)}
+TABLES = {t.name: t for t in (EVENTS, SCHED, CPUTIME, FUNCTIONS, THREADS, PROCESSES, EXTERNAL_SWITCHES, NEIGHBOURS, RESOURCES, USAGE, LOSSES, LEFT_OUT, SAMPLES, STACKS, PROFILE, PROFILE_WAITS, *(table for stream in STREAMS for table in stream.tables), CALLS, TREE, CALL_SITES, LINES, THREAD_TIMES, WAITS, RIVALS, TASKS, REQUESTS, STEPS, OPERATORS, VALUES, STATEMENTS, MEMORY)}
 # Of these a recorder merges parts as time goes by: a few rows in every segment, which are only ever read all together.
 MERGED_TABLES = (*(t.name for t in TABLES.values() if t.key and not t.derived), "usage", "losses", PROFILE.name, PROFILE_WAITS.name)

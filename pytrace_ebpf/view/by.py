@@ -65,6 +65,8 @@ BY = {
     "thread": By("threads"),
     "core": By("cores", prepared_by="cores"),
     "request": By("requests"),
+    "step": By("steps", prepared_by="steps"),
+    "rank": By("ranks", with_bar=False, prepared_by="ranks"),
     "task": By("tasks", prepared_by="tasks"),
     "path": By("path", with_bar=False, prepared_by="path"),
     "wait": By("waits", with_bar=False, prepared_by="waits"),

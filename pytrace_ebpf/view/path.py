@@ -52,7 +52,10 @@ def found(trace: Any, _calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.D
     longest = (
         []
         if what == "run"
-        else [_one(trace, items.loc[[at]], functions) for at in length.sort_values(ascending=False, kind="stable").index[: facts.get("slowest") or 0]]
+        else [
+            one_path(trace, items.loc[[at]], functions)
+            for at in length.sort_values(ascending=False, kind="stable").index[: facts.get("slowest") or 0]
+        ]
     )
     more = {"path": {"of": what, "count": len(items), "ns": int(length.sum())}, "longest": longest, "sentence": None}
     asks = facts.get("what_if") if known else None
@@ -72,7 +75,7 @@ def asked_for(trace: Any, facts: dict[str, Any]) -> tuple[str, pd.DataFrame]:
     return ("requests", items) if len(items) or patterns else ("run", asked.of_run(trace))
 
 
-def _one(trace: Any, item: pd.DataFrame, functions: pd.DataFrame) -> dict[str, Any]:
+def one_path(trace: Any, item: pd.DataFrame, functions: pd.DataFrame) -> dict[str, Any]:
     """The path of one item: what it is, and its pieces, those that follow each other in one function of own code on one thread as one, time in the run queue included."""
     rows = sequence(trace, path(trace, item.reset_index(drop=True)))
     queued = rows["kind"] == RUN_QUEUE
@@ -163,9 +166,14 @@ def _whose(row: dict[str, Any], pid: int, width: int) -> str:
 
 
 def _sequence(one: dict[str, Any], width: int) -> list[RenderableType]:
-    """One path, piece by piece; short ones in a row together."""
+    """One path below its title."""
     number = f", request {one['request_id']}" if text.known(one["request_id"]) else ""
     title = f"{text.duration(one['ns'])} in {text.clean(one['qualname'])}{number}, {text.duration(one['after_ns'])} into the recording"
+    return [Text(), Text(title, "bold"), sequence_of(one, width)]
+
+
+def sequence_of(one: dict[str, Any], width: int) -> Listing:
+    """One path (of one_path), piece by piece; short ones in a row together."""
     out = Listing(width, [(6, "after"), (6, "time"), (6, "run q.")], ["what", "in", "thread, through"], may_go=("run q.",))
     least = max(_LITTLE * one["ns"], *sorted((row["ns"] for row in one["pieces"]), reverse=True)[_MOST_LINES - 1 : _MOST_LINES], 0)
     small: list[dict[str, Any]] = []
@@ -190,4 +198,4 @@ def _sequence(one: dict[str, Any], width: int) -> list[RenderableType]:
         figures = [text.duration(row[name]) for name in ("after_ns", "ns", "queued_ns")]
         out.add(figures, partial(_what, row), partial(_where, row), partial(_whose, row, one["pid"]))
     together()
-    return [Text(), Text(title, "bold"), out]
+    return out

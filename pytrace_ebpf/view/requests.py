@@ -120,8 +120,8 @@ def _request(request: dict[str, Any], width: int, ascii_only: bool, states: text
     whole = request["wall_ns"]
     of_trace = f", trace {text.clean(request['trace_id'])}" if text.known(request["trace_id"]) else ""
     title = f"{text.duration(whole)} in {text.clean(request['qualname'])}, request {request['request_id']}{of_trace}, {text.duration(request['after_ns'])} into the recording"
-    lines: list[RenderableType] = [Text(), *(Text(line, "bold") for line in _wrapped(title, width))]
-    lines += [Text(line) for sentence in _why(request) for line in _wrapped(sentence, width)]
+    lines: list[RenderableType] = [Text(), *(Text(line, "bold") for line in wrapped(title, width))]
+    lines += [Text(line) for sentence in _why(request) for line in wrapped(sentence, width)]
     shown = _worth_showing(request["calls"], whole, request["func_id"])
     out = Listing(width, [(6, "total"), (6, "self"), *titles(states), (6, "calls")], ["call"], [title for _, title in reversed(titles(states))])
     rows = with_off(pd.DataFrame(shown).assign(unknown_ns=0, self_unknown_ns=0)) if shown and states is text.TWO_STATES else pd.DataFrame(shown)
@@ -131,7 +131,8 @@ def _request(request: dict[str, Any], width: int, ascii_only: bool, states: text
     return [*lines, out] if shown else lines
 
 
-def _wrapped(sentence: str, width: int) -> list[str]:
+def wrapped(sentence: str, width: int) -> list[str]:
+    """Its lines."""
     return textwrap.wrap(sentence, min(width, PROSE), break_on_hyphens=False)
 
 

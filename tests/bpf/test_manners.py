@@ -1,6 +1,7 @@
 """A guest's manners: what a program can tell of being traced; the list stands in docs/how-it-works.md."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytrace_ebpf import priority
 from tests.bpf.conftest import COMMAND, Recorder
 from tests.conftest import HOST_PYTHON, MATRIX, PATIENCE_S, ROOTS, Python, Target, built_pythons, free_threaded_pythons
 
@@ -31,6 +33,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     runs = [(python, f"--source={source}") for python in [HOST, *others] for source in python.sources]
     runs += [(python, "--rootless") for python in [HOST, *others] if not python.root]
     metafunc.parametrize("interpreter, way", runs + [(python, "--source=agent") for python in NEWEST if not matrix], ids=str)
+
+
+def test_it_runs_as_any_other_while_it_records(python: Python, source: str, target: Callable[..., Target], attach: Callable[..., Recorder]) -> None:
+    """Until then it comes before what keeps all cores busy."""
+    recorder = attach(target("notices", "in_poll", "--wait", "--hold", python=python).pid, "--source", source)
+    threads = [*priority._threads(recorder.process.pid)]
+    assert len(threads) > 1 and {os.sched_getscheduler(tid) for tid in threads} == {os.SCHED_OTHER}
+    recorder.stop()
 
 
 @pytest.mark.parametrize("call", ["in_epoll", "in_poll"])

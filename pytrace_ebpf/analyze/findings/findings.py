@@ -13,6 +13,7 @@ from pytrace_ebpf.analyze.findings.pools import Pools
 from pytrace_ebpf.analyze.findings.requests import Requests
 from pytrace_ebpf.analyze.findings.rules import RULES, classified
 from pytrace_ebpf.analyze.findings.sentences import Found, Names
+from pytrace_ebpf.analyze.findings.steps import of_steps
 from pytrace_ebpf.analyze.findings.thread_pools import RESULTS, full_pool
 from pytrace_ebpf.analyze.findings.waited import SMALL_NS, Waited, waited
 from pytrace_ebpf.analyze.functions.own_code import NONE
@@ -32,7 +33,9 @@ _HELD = {"gil": 0, "object-lock": 0, "memory": 0}  # what an event loop's thread
 
 
 def findings(trace: Any, least: float = _LEAST) -> pd.DataFrame:
-    """One row per finding of a pytrace_ebpf Trace with calls and scheduling, the most time first; then, of rule `idle`, what threads without work waited.
+    """One row per finding of a pytrace_ebpf Trace with calls and scheduling: what steps of a training take (rule `step`), then the most time first.
+
+    The last is what threads without work waited (rule `idle`).
 
     Columns: rule; share (float, of the time that threads were at work, in calls and not waiting for work, and requests that are coroutines
     suspended; of idle null) and ns; of (of which requests the
@@ -76,7 +79,7 @@ def _rows(trace: Any, least: float) -> list[dict[str, Any]]:
     pools = Pools(trace)
     found = [_with_pool(each, pools) if each.ns >= least * of_ns else each for each in found]
     found = [replace(each, evidence="--by client") if each.asked or each.short else each for each in found]
-    return _said(trace, found, least, of_ns, idle_ns, _idle(at, waits))
+    return [*of_steps(trace, of_ns), *_said(trace, found, least, of_ns, idle_ns, _idle(at, waits))]
 
 
 def _suspended(trace: Any, requests: Requests, waits: Waited) -> tuple[list[Found], int]:

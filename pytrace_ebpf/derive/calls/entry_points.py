@@ -68,7 +68,7 @@ ASKED = "asked"  # the kind of the functions that the user names
 def kinds(functions: pd.DataFrame, handlers_only: bool = False) -> "pd.Series[str]":
     """The kind of each of `functions` (schema.FUNCTIONS) that is an entry point with this `handlers_only`, by func_id."""
     points = [point for point in ENTRY_POINTS if point.handlers_only == handlers_only]
-    found = [pd.Series(point.kind, _matching(functions, f"{point.module}:{point.qualname}")) for point in points]
+    found = [pd.Series(point.kind, matching(functions, f"{point.module}:{point.qualname}")) for point in points]
     joined = pd.concat([pd.Series([], dtype=object), *found])
     return joined[~joined.index.duplicated()]
 
@@ -91,22 +91,23 @@ def endpoints(tree: pd.DataFrame, of: Ints, own: Ints) -> Bools:
 
 def asked(functions: pd.DataFrame, patterns: Sequence[str]) -> "pd.Series[str]":
     """The same for the user's `patterns`: NAME, QUALNAME, MODULE.QUALNAME, MODULE:QUALNAME or, with a slash, FILE:QUALNAME."""
-    found = [pd.Series(ASKED, _matching(functions, pattern)) for pattern in patterns]
+    found = [pd.Series(ASKED, matching(functions, pattern)) for pattern in patterns]
     joined = pd.concat([pd.Series([], dtype=object), *found])
     return joined[~joined.index.duplicated()]
 
 
-def unmet(functions: pd.DataFrame, patterns: Sequence[str]) -> list[str]:
+def unmet(functions: pd.DataFrame, patterns: Sequence[str], option: str = "--request") -> list[str]:
     """Of patterns as of asked() that fit none of the `functions`, a sentence each, with the nearest names."""
-    wanted = [pattern for pattern in patterns if not len(_matching(functions, pattern))]
+    wanted = [pattern for pattern in patterns if not len(matching(functions, pattern))]
     if not wanted:
         return []
     python = functions[in_python(functions)]
     known = list(zip(*(python[column].astype("object") for column in ("file", "module", "qualname")), strict=True))
-    return [f"{fitting('--request', each, 0, len(known), nearest(each.rpartition(':')[2], known))}." for each in wanted]
+    return [f"{fitting(option, each, 0, len(known), nearest(each.rpartition(':')[2], known))}." for each in wanted]
 
 
-def _matching(functions: pd.DataFrame, pattern: str) -> pd.Index:
+def matching(functions: pd.DataFrame, pattern: str) -> pd.Index:
+    """The func_ids of those of `functions` (schema.FUNCTIONS) in Python that fit a pattern as of asked()."""
     where, colon, name = pattern.rpartition(":")
     found = functions[in_python(functions)]
     if where:

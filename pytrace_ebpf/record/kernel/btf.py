@@ -1,18 +1,23 @@
 """Where the running kernel has the fields of its structs, from the type information it brings (BTF).
 
 Layout: Documentation/bpf/btf.rst. Types have no index and several sizes; rather than walk all 100,000 of them, a struct is
-found by the place of its name. They are walked only for a field that is in a nameless member.
+found by the place of its name. They are walked only for a field that is in a nameless member. What was found is kept for
+as long as this kernel runs (program_cache.py).
 """
 
+import hashlib
+import json
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.record.kernel import program_cache
 
-_VMLINUX = Path("/sys/kernel/btf/vmlinux")
+_VMLINUX, _NOTES = Path("/sys/kernel/btf/vmlinux"), Path("/sys/kernel/notes")  # the latter has the build's id
 _STRUCT, _UNION = 4, 5
 _NESTED = 3  # a nameless member may have nameless ones
 _NOWHERE = 0xFFFFFFFF
@@ -26,16 +31,26 @@ class KernelTypes:
     """The types of the running kernel. Raises HostError where they cannot be read."""
 
     def __init__(self, file: Path = _VMLINUX) -> None:
-        try:
-            raw = file.read_bytes()
-            header, types, length, strings = (int.from_bytes(raw[at : at + 4], "little") for at in (4, 8, 12, 16))
-            self._words = np.frombuffer(raw, "<u4", length // 4, header + types)
-        except (OSError, ValueError) as error:
-            raise HostError(f"the kernel's type information ({file}) cannot be read ({error}); see pytrace-ebpf doctor") from None
-        self._raw, self._strings = raw, header + strings
+        self._file, self._key = file, _key() if file == _VMLINUX else None
+        self._found = _kept(self._key)
+        self._kept = len(self._found)
+        if not self._found:
+            self._content  # noqa: B018 - raises
 
     def offset(self, struct: str, *fields: str) -> int | None:
         """Offset in bytes of the first of these fields that the struct has, itself or in a nameless member; None where it has none."""
+        question = " ".join((struct, *fields))
+        if question not in self._found:
+            self._found[question] = self._look(struct, fields)
+        return self._found[question]
+
+    def keep(self) -> None:
+        """Keep what was found for the next time."""
+        if self._key and len(self._found) > self._kept:
+            program_cache.keep(self._key, json.dumps(self._found).encode())
+            self._kept = len(self._found)
+
+    def _look(self, struct: str, fields: tuple[str, ...]) -> int | None:
         for at in self._structs(struct):
             for field in fields:
                 found = self._in_struct(at, self._name(field), _NESTED)
@@ -94,5 +109,34 @@ class KernelTypes:
 
     def _name(self, name: str) -> int:
         """Its place among the strings; one that no name has where it is not there."""
-        before = self._raw.find(b"\0" + name.encode() + b"\0", self._strings)
-        return before + 1 - self._strings if before >= 0 else _NOWHERE
+        raw, _, strings = self._content
+        before = raw.find(b"\0" + name.encode() + b"\0", strings)
+        return before + 1 - strings if before >= 0 else _NOWHERE
+
+    @property
+    def _words(self) -> np.ndarray:
+        return self._content[1]
+
+    @cached_property
+    def _content(self) -> tuple[bytes, np.ndarray, int]:
+        """The file, the words of its types, and where its strings begin."""
+        try:
+            raw = self._file.read_bytes()
+            header, types, length, strings = (int.from_bytes(raw[at : at + 4], "little") for at in (4, 8, 12, 16))
+            return raw, np.frombuffer(raw, "<u4", length // 4, header + types), header + strings
+        except (OSError, ValueError) as error:
+            raise HostError(f"the kernel's type information ({self._file}) cannot be read ({error}); see pytrace-ebpf doctor") from None
+
+
+def _key() -> str | None:
+    """Under which the offsets of the running kernel are kept: no other build has it. None where it does not say which it is."""
+    with suppress(OSError):
+        return f"types-{hashlib.sha256(_NOTES.read_bytes()).hexdigest()}"
+    return None
+
+
+def _kept(key: str | None) -> dict[str, int | None]:
+    with suppress(ValueError, TypeError, AttributeError):
+        found = json.loads((key and program_cache.load(key)) or b"{}")
+        return {str(question): None if offset is None else int(offset) for question, offset in found.items()}
+    return {}

@@ -16,6 +16,7 @@ from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.process.ending import KNOWN, NOT_KNOWN, OF_AGENT, OUT_OF_MEMORY, ending, from_status, groups_of, limit_of
 from pytrace_ebpf.record.process.naming import Naming, comm_of
 from pytrace_ebpf.record.process.programs import Ran
+from pytrace_ebpf.record.process.ranks import UNKNOWN, rank_of
 from pytrace_ebpf.record.process.readings import Readings
 from pytrace_ebpf.record.process.shares import Shares
 from pytrace_ebpf.record.process.target import MOST_INTERPRETERS, Target, as_text, command_line, is_zombie, threads
@@ -28,7 +29,6 @@ _ENDS_S = 0.3
 _MOST_EARLY = 10_000  # threads
 _MOST_INSIDE = 1000  # threads of a process whose ids in its own pid namespace are kept, the youngest
 _LONGEST = 5000  # characters of a thread's interpreters
-
 
 News = list[tuple[SchedKind, dict[str, int]]]  # what happened to processes: forks, execs, last exits, in order
 
@@ -81,8 +81,8 @@ class Processes(Recorder):
 
     def take_news(self) -> News:
         """What happened to processes since the last call."""
-        news, self._news = self._news, []
         self.turns += 1
+        news, self._news = self._news, []
         return news
 
     def cut(self) -> Rows:
@@ -115,6 +115,7 @@ class Processes(Recorder):
             gil_end=gil_end,
             interpreters=target.interpreters(),
             start_ns=start_ns,
+            **rank_of(target.process),
         )
         self.add_threads(target.pid, start_ns)
         self._read_names(target.pid)
@@ -134,8 +135,7 @@ class Processes(Recorder):
         """A process that was a Python with recorded calls, as was learned when it had ended already."""
         if pid not in self.processes:
             self.add_other(pid, 0, start_ns)
-        row, began_ns = self.processes[pid], self._program_start_ns.get(pid, start_ns)
-        earliest_ns = self._first_call_ns.get(pid, start_ns)
+        row, began_ns, earliest_ns = self.processes[pid], *(of.get(pid, start_ns) for of in (self._program_start_ns, self._first_call_ns))
         if (row["end_ns"] or start_ns) >= start_ns:  # else another one has its number now
             earliest_ns = self.births.get(pid, earliest_ns)
         row["start_ns"] = self._first_call_ns[pid] = min(start_ns, earliest_ns)
@@ -359,7 +359,7 @@ class Processes(Recorder):
         early = self._ended_early.pop(pid, {})
         early |= limit_of(early, self._groups[pid])
         row |= NOT_KNOWN | {"earlier_commands": self.ran.earlier(pid)} | ({} if self._alive[pid] else early)
-        self.processes[pid] = {"pid": pid, "end_ns": None} | row
+        self.processes[pid] = {"pid": pid, "end_ns": None} | UNKNOWN | row
         self._changed.add(pid)
 
     def _add_thread(self, pid: int, tid: int, start_ns: int, inherited: str = "") -> None:

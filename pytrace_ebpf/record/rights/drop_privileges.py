@@ -20,6 +20,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def become(rights: dict, executable: int, words: list) -> None:  # type: ignore[type-arg] # of json
     """Never returns. Raises OSError where some of the rights cannot be taken on."""
     os.setsid()
+    if os.sched_getscheduler(0) == os.SCHED_RR:  # which the tracer took for itself
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     if rights["namespaces"]:
         _check(_libc.setns(rights["process"], rights["namespaces"]))
     if rights["root"] >= 0:

@@ -85,6 +85,7 @@ class Samples(Recorder):
             **{f"{ring}_room": size for ring, size in _RINGS.items()},
             **resources.settings(kernel),
         }
+        kernel.keep()
         self._programs = Programs("samples.c", settings, {**_RINGS, "comings": max(possible_cpus()) + 1})
         self._event, self._frame = self._programs.dtype("sample_event"), self._programs.dtype("stack_event")["frames"].base
         self._samples = self._programs.ring("samples", self._event)

@@ -164,6 +164,7 @@ class SchedProbes(Scheduling):
         kernel = KernelTypes()
         self._where = resources.settings(kernel) | quota.settings(kernel)
         settings = {"follow": follow, **fields(kernel), **parking.SETTINGS, **self._where}
+        kernel.keep()
         sizes = {"programs": _PROGRAMS * _PAGE, **rings}
         try:
             return Programs("sched.c", settings | {"state_given": True}, sizes, self._only, NOT_NEEDED)

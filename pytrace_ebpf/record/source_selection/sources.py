@@ -34,10 +34,8 @@ if TYPE_CHECKING:  # slow to import, and usually only one of them is used
 
 # A tick costs as much as 30,000 events. When one tick finds a thirty-second of an arena, the next one comes soon.
 _INTERVAL_S, _BUSY_INTERVAL_S = 0.1, 0.01
-_BUSY_SHARE, _ARENA_BYTES = (
-    32,
-    {"events": 16, "observed": 192, "client_calls": 192, "trace_contexts": 192, "allocations": 48},
-)  # of a row of the table
+_BUSY_SHARE = 32
+_ARENA_BYTES = {"events": 16, "observed": 192, "client_calls": 192, "trace_contexts": 192, "allocations": 48}  # of a row of the table
 _BEGINNING_S = 2
 _PRICE_S = 0.5  # within which the price of a call is measured as a rule
 
@@ -106,7 +104,7 @@ class Sources(Recorder):
                 preparing.result()
             else:
                 source.prepare(target)
-            self._learn_price(choice.source)
+            self._learn_price(choice.source, target)
         if remark := source.remark(target.pid):
             choice = replace(choice, why=f"{choice.why}; {remark}")
         self._planned[target.pid] = target, source, choice.why, seen.estimate
@@ -259,16 +257,21 @@ class Sources(Recorder):
                 self._measuring[name] = self._beside.submit(self._measure, source, source.first)
 
     def measured(self) -> None:
-        """Wait until the price of each source that has a process is as well known as it can be."""
-        self.measure()
+        """Wait until the price of each source that has a process is known: measured in this recording as far as that has begun, or else before."""
+        if not all(self._is_known(name) for name in list(self._made)):
+            self.measure()
         for measuring in self._measuring.values():
             measuring.result()
 
-    def _learn_price(self, name: str) -> None:
+    def _learn_price(self, name: str, target: Target) -> None:
         """Before it is named, where it was never measured here: by the agent that is a matter of a tenth of a second."""
-        if name == "agent" and not self._prices.is_measured(name):
+        if name == "agent" and not self._is_known(name, target):
             self.measure()
             wait([future for of, future in self._measuring.items() if of == name], _PRICE_S)
+
+    def _is_known(self, name: str, target: Target | None = None) -> bool:
+        self.price(name, target)  # which may have been kept
+        return self._prices.is_measured(name)
 
     def is_priced(self, name: str) -> bool:
         """Whether the price of a source is as well known as it can be."""

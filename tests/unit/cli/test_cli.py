@@ -147,7 +147,16 @@ def test_values_are_asked_of_the_agent_and_what_is_usually_secret_is_redacted(re
     assert recording.options(parser.parse_args([])).source == "auto" and not recording.options(parser.parse_args([])).observed
 
 
-VALUES = {"sort": ["total"], "request": ["f"], "slowest": ["2"], "html": ["page.html"], "request_id": ["7"], "function": ["f"], "what_if": ["lock"]}
+VALUES = {
+    "sort": ["total"],
+    "request": ["f"],
+    "slowest": ["2"],
+    "html": ["page.html"],
+    "request_id": ["7"],
+    "function": ["f"],
+    "what_if": ["lock"],
+    "step": ["f"],
+}
 
 
 @pytest.mark.parametrize("option", option_rules.REPORT)

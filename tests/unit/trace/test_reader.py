@@ -41,6 +41,7 @@ def test_every_table_opens_with_its_columns(path: Path) -> None:
             "profile_waits",
             "tasks",
             "requests",
+            "steps",
             "operators",
             "samples",
             "stacks",

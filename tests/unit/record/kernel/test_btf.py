@@ -1,11 +1,13 @@
 """Fields are found in the kernel's type information by the names of their structs."""
 
+import os
 import struct
 from pathlib import Path
 
 import pytest
 
 from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.record.kernel import btf as btf_module
 from pytrace_ebpf.record.kernel.btf import KernelTypes
 
 INT, STRUCT, UNION = 1, 4, 5
@@ -67,3 +69,20 @@ def test_a_kernel_without_it(tmp_path: Path, content: bytes | None) -> None:
 def test_a_tracepoint_is_there_or_not(tmp_path: Path) -> None:
     types = btf(tmp_path)
     assert types.has_tracepoint("sched_exit_tp") and not types.has_tracepoint("sched_exit")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not btf_module._VMLINUX.exists(), reason="needs root, and a kernel with type information")
+def test_what_was_found_is_kept_for_this_kernel_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kept: dict[str, bytes] = {}
+    monkeypatch.setattr(btf_module.program_cache, "load", kept.get)
+    monkeypatch.setattr(btf_module.program_cache, "keep", kept.__setitem__)
+    first = KernelTypes()
+    found = [first.require("task_struct", "pid"), first.offset("task_struct", "nothing")]
+    first.keep()
+    monkeypatch.setattr(Path, "read_bytes", lambda path, read=Path.read_bytes: 1 / 0 if path == btf_module._VMLINUX else read(path))
+    again = KernelTypes()
+    assert [again.require("task_struct", "pid"), again.offset("task_struct", "nothing")] == found
+    (tmp_path / "notes").write_bytes(b"another kernel")
+    monkeypatch.setattr(btf_module, "_NOTES", tmp_path / "notes")
+    with pytest.raises(ZeroDivisionError):
+        KernelTypes()

@@ -1,0 +1,1 @@
+"""Steps of a training: by phase, over time, and by rank."""
