@@ -23,10 +23,15 @@ def first(after_s: float = 0.0) -> Iterator[None]:
     if (_over is not None and not _over.is_set()) or not _may() or after_s == float("inf"):
         yield
         return
-    over = _over = threading.Event()
+    over = threading.Event()
+    try:
+        threading.Thread(target=_watch, args=(over, after_s), name="priority", daemon=True).start()
+    except RuntimeError:  # there is no room for one, so nothing would end it
+        yield
+        return
+    _over = over
     if not after_s:
         _take()
-    threading.Thread(target=_watch, args=(over, after_s), name="priority", daemon=True).start()
     try:
         yield
     finally:

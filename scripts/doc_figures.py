@@ -28,6 +28,7 @@ SHOWN: dict[str, dict[str, str]] = {
     "docs/columns.md": {"*": "make docs"},
     "docs/cost.md": {
         "The collector": "scripts/bench/record.py",
+        "Where all cores are busy": CODE,
         "Who held the GIL, against a sampling profiler": ONCE,
     },
     "docs/daemon.md": {"How it works": "scripts/bench/daemon.py", "": CODE, "Users share what it takes": CODE, "Where others look": CODE},

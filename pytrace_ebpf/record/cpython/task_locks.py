@@ -13,7 +13,7 @@ from pytrace_ebpf.record.process.memory import MemoryFault
 
 LOCK, SEMAPHORE = "lock", "semaphore"
 _FILE, _ACQUIRE = "asyncio/locks.py", "acquire"
-_TIMED = ("Timeout", "CancelScope")  # types of asyncio, async_timeout and anyio whose `with` ends by itself
+_ENDING = ("Timeout", "CancelScope")  # types of asyncio, async_timeout and anyio whose `with` ends by itself
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class TaskLocks:
         """Whether a task with this stack waits for some time only."""
         for frame, code in stack:
             with suppress(MemoryFault):
-                if any(self._frames.kind(each) in _TIMED for each in self._locks.entered(frame, code)):
+                if any(self._frames.kind(each) in _ENDING for each in self._locks.entered(frame, code)):
                     return True
         return False
 

@@ -183,7 +183,7 @@ class Frames:
 def _depth(table: bytes, unit: int) -> int:
     """By co_exceptiontable (Objects/exception_handling_notes.txt), how many objects the handler of this code unit leaves on the stack; 0 where it has none.
 
-    A YIELD_VALUE of `await` has a handler of its own, for that unit alone: around it is what is around the next one.
+    The unit at which `await` suspends may have a handler for itself alone: around it is what is around the next one.
     """
     numbers = _numbers(table)
     for start in numbers:
