@@ -20,7 +20,7 @@ from pytrace_ebpf.view.path import one_path, sequence_of
 from pytrace_ebpf.view.states import titles
 
 _MOST_FIRST = 5  # that are shown one by one
-_ENOUGH = 20  # steps, of which it is said how they change over time
+_ENOUGH = 20  # steps of a thread, of which it is said how they change over time
 _CHANGED = 0.05  # of the median: less is no drift
 
 
@@ -85,7 +85,7 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
     threads = f" on {plural(of['threads'], 'thread')}" if of["threads"] > 1 else ""
     note = "medians, also of the split; bar and share are of all steps"
     lines: list[RenderableType] = [text.title(f"{plural(count, 'step')}{threads} by phase", note, width), out]
-    lines += [Text(), *map(Text, (*_first(of), *_drift(of["drift"], count)))]
+    lines += [Text(), *map(Text, (*_first(of), *_drift(of["drift"], count // max(1, of["threads"]))))]
     for one in facts["slowest"]:
         lines += _one(one, width)
     return lines

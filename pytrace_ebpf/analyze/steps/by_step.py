@@ -52,15 +52,15 @@ def _row(phase: str, rows: pd.DataFrame) -> list[object]:
 
 
 def drift(steps: pd.DataFrame) -> pd.DataFrame:
-    """The median wall_ns of each phase in the first and the last fifth of `steps`: phase, early_ns, late_ns; the step first, then what changed most."""
+    """The median wall_ns of each phase in the first and last fifth of `steps`, the mean of all threads: phase, early_ns, late_ns; the step first, then what changed most."""
     whole = steps[steps["phase"] == STEP]
     most = whole.groupby(["pid", "tid"])["step"].transform("max") + 1
     share = (whole["step"] + 0.5) / most
     keys = ["pid", "tid", "step"]
     ends = steps.merge(whole[keys].assign(share=share), on=keys)
-    early, late = (
-        part.groupby("phase", observed=True)["wall_ns"].median() for part in (ends[ends["share"] < _PART], ends[ends["share"] > 1 - _PART])
-    )
+    parts = (ends[ends["share"] < _PART], ends[ends["share"] > 1 - _PART])
+    medians = (part.groupby(["pid", "tid", "phase"], observed=True)["wall_ns"].median() for part in parts)  # ranks are not alike
+    early, late = (of_threads.groupby("phase", observed=True).mean() for of_threads in medians)
     table = pd.DataFrame({"early_ns": early, "late_ns": late}).fillna(0).astype("int64").rename_axis("phase").reset_index()
     change = (table["late_ns"] - table["early_ns"]).abs().mask(table["phase"] == STEP, np.iinfo(np.int64).max)
     return table.loc[change.sort_values(ascending=False, kind="stable").index].reset_index(drop=True)
