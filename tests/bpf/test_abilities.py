@@ -9,11 +9,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import pytrace_ebpf
 from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record import doctor
@@ -26,6 +28,7 @@ from pytrace_ebpf.record.sampling import clocks
 from pytrace_ebpf.record.sampling.samples import Samples
 from pytrace_ebpf.record.scheduling.sched import SchedProbes
 from pytrace_ebpf.trace.schema import SchedKind
+from tests.bpf.conftest import wait_until
 from tests.conftest import Target
 
 _MAP_CREATE, _PROG_LOAD, _LINK_CREATE = 0, 5, 28
@@ -214,3 +217,29 @@ def test_without_the_time_in_the_run_queue_scheduling_says_what_threads_waited_f
     known = samples.states_known
     samples.close()
     assert not known and not samples.missing()
+
+
+def test_a_kernel_without_all_that_is_not_needed_records_every_call_and_says_all_of_it(
+    without: Callable[[Lacking], None], target: Callable[..., Target], tmp_path: Path
+) -> None:
+    cases = [case for case in CASES.values() if not case.needed]
+    lists = {name: sum((getattr(case.lacking, name) for case in cases), ()) for name in ("maps", "helpers", "links", "tracepoints", "events", "fields")}
+    process = target("fib", "--wait")
+    without(Lacking(**lists, kprobes=True))
+    found = {finding.subject: finding for finding in doctor.findings()}
+    for case in cases:
+        assert found[case.subject].ok == "warning" and case.said in found[case.subject].sentence
+
+    def go() -> None:
+        wait_until(lambda: any((tmp_path / "trace").rglob("*.parquet")))  # a part is written: the probes are in
+        process.go()
+
+    going = threading.Thread(target=go)
+    going.start()
+    assert main(["attach", "--pid", str(process.pid), "-q", "--source", "usdt", "-o", str(tmp_path / "trace")]) == 0
+    going.join()
+    trace = pytrace_ebpf.open(tmp_path / "trace")
+    calls = trace.calls().merge(trace.functions(), on="func_id")
+    fib = calls[calls["name"] == "fib"]
+    assert len(fib) == process.done()["calls"]["fib"]
+    assert (fib[["on_cpu_ns", "runq_wait_ns", "gil_wait_ns", "blocked_ns"]].sum(axis=1) == fib["wall_ns"]).all()
