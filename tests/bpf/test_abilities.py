@@ -223,7 +223,9 @@ def test_a_kernel_without_all_that_is_not_needed_records_every_call_and_says_all
     without: Callable[[Lacking], None], target: Callable[..., Target], tmp_path: Path
 ) -> None:
     cases = [case for case in CASES.values() if not case.needed]
-    lists = {name: sum((getattr(case.lacking, name) for case in cases), ()) for name in ("maps", "helpers", "links", "tracepoints", "events", "fields")}
+    lists = {
+        name: sum((getattr(case.lacking, name) for case in cases), ()) for name in ("maps", "helpers", "links", "tracepoints", "events", "fields")
+    }
     process = target("fib", "--wait")
     without(Lacking(**lists, kprobes=True))
     found = {finding.subject: finding for finding in doctor.findings()}
