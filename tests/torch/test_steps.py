@@ -4,6 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import pytrace_ebpf
@@ -30,8 +31,9 @@ def test_steps_are_as_long_as_the_program_says_and_the_late_rank_is_found(torch_
         own = steps[steps["rank"] == each]
         assert own["step"].max() == STEPS - 1 == len(took) - 1
         for name in ("step", phase) if each == rank else ("step",):
-            said = sum(step[name] for step in took)
-            assert abs(own["wall_ns"][own["phase"] == name].sum() - said) < 0.01 * said
+            said = np.array([step[name] for step in took])
+            ratios = own["wall_ns"][own["phase"] == name].to_numpy() / said  # of some others had the core between a timer and its call
+            assert abs(np.median(ratios) - 1) < 0.01
     rows = with_ranks(steps, trace.processes())
     came_late = late(rows)
     first = by_rank(rows, came_late).iloc[0]
