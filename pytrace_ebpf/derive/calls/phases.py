@@ -34,7 +34,7 @@ _COLLECTIVES = (
     "recv*",
     "batch_isend_irecv",
 )
-# Of a function that several fit the first one counts. Lightning and the Trainer of Hugging Face call these.
+# Of a function that several fit the first one counts.
 _POINTS = (
     _Point(DATA, "torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__"),
     _Point(OPTIMIZER, "torch.optim.lr_scheduler", "*.step"),
