@@ -45,7 +45,8 @@ def found(trace: Any, _tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.Da
     }
     slowest = [_slow(trace, row, steps, facts) for row in longest.to_dict("records")]
     unmatched = unmet(trace.functions(), facts.get("step") or (), "--step")
-    return by_step(rest), {"steps": of, "slowest": slowest, "sentence": sentence(trace, rest), "unmet": unmatched}
+    table = by_step(rest)
+    return table, {"steps": of, "slowest": slowest, "sentence": sentence(trace, rest, table), "unmet": unmatched}
 
 
 def _slow(trace: Any, step: dict[str, Any], steps: pd.DataFrame, facts: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def of_steps(trace: Any, of_ns: int) -> list[dict[str, Any]]:
     ns, share = int(most["run_ns"]), most["run_ns"] / table["run_ns"][0]
     of = f"{table['steps'][0]} steps"
     command = f"pytrace-ebpf report {trace.directory} --by step"
-    said = sentence(trace, steps)
+    said = sentence(trace, steps, table)
     return [
         {"rule": "step", "share": ns / of_ns, "ns": ns, "of": of, "of_share": share, "sentence": said, "resource": most["phase"], "command": command}
     ]

@@ -4,7 +4,6 @@ from typing import Any
 
 import pandas as pd
 
-from pytrace_ebpf.analyze.steps.by_step import by_step
 from pytrace_ebpf.formatting import duration, percent
 from pytrace_ebpf.trace.states import SPLIT
 
@@ -15,16 +14,16 @@ _SAID = {
     "optimizer": "the optimizer",
     "other": "other code",
 }
-_HOW = {"on_cpu_ns": "on a core", "runq_wait_ns": "without a core", "gil_wait_ns": "waiting for the GIL", "blocked_ns": "blocked"}
+_HOW = {"runq_wait_ns": "without a core", "gil_wait_ns": "waiting for the GIL", "blocked_ns": "blocked"}
 _WORKERS = "_MultiProcessingDataLoaderIter._next_data"
 _LITTLE, _MOSTLY = 0.1, 0.5
 
 
-def sentence(trace: Any, steps: pd.DataFrame) -> str | None:
-    """It, of `steps` (schema.STEPS) of a Trace; None where there are none."""
-    if not len(steps):
+def sentence(trace: Any, steps: pd.DataFrame, table: pd.DataFrame) -> str | None:
+    """It, of `steps` (schema.STEPS) of a Trace and their by_step(); None where there are none."""
+    if not len(table):
         return None
-    whole, *phases = by_step(steps).to_dict("records")
+    whole, *phases = table.to_dict("records")
     phases = sorted((row for row in phases if row["run_ns"] >= _LITTLE * whole["run_ns"]), key=lambda row: -row["run_ns"])
     parts = [f"{percent(row['run_ns'], whole['run_ns'])} of it {_doing(trace, row)}" for row in phases[:1]]
     parts += [f"{percent(row['run_ns'], whole['run_ns'])} {_doing(trace, row)}" for row in phases[1:3]]
@@ -42,5 +41,5 @@ def _doing(trace: Any, row: dict[str, Any]) -> str:
     if row["phase"] == "communication" or pd.isna(row["on_cpu_ns"]):
         return said
     most = max(SPLIT, key=lambda name: row[name])
-    how = "" if most == "on_cpu_ns" or row[most] < _MOSTLY * row["run_ns"] else f", mostly {_HOW[most]}"
+    how = f", mostly {_HOW[most]}" if most in _HOW and row[most] >= _MOSTLY * row["run_ns"] else ""
     return f"{said}{how}"

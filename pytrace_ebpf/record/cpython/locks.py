@@ -118,6 +118,7 @@ class Locks:
         return next((value for name, value in named if self._frames.name(name) == "self"), 0)
 
     def place(self, code: int) -> tuple[str, str]:
+        """The file and the name of a code object."""
         if code not in self._places:
             layout = self._frames.layout
             file, name = (self._memory.text(layout, self._memory.u64(code + place)) for place in (layout.code_file, layout.code_name))
@@ -159,6 +160,7 @@ class Locks:
         return False
 
     def names(self, stack: Stack, lock: int) -> list[tuple[int, str]]:
+        """What the code of a stack calls a lock: see Waited."""
         key = (lock, *(code for _, code in stack[:_LOOKED_AT]))
         if key not in self._named:
             named = [(0, name)] if (name := self._expression(*stack[0], lock)) else []

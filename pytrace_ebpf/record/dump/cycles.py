@@ -16,7 +16,7 @@ def cycles(waits: Mapping[int, Sequence[int]]) -> list[list[int]]:
             if not left[one]:
                 free.append(one)
     left = {one: others for one, others in left.items() if others}
-    cycles, seen = list[list[int]](), set[int]()
+    found, seen = list[list[int]](), set[int]()
     for one in sorted(left):
         path = list[int]()
         while one not in seen:
@@ -26,5 +26,5 @@ def cycles(waits: Mapping[int, Sequence[int]]) -> list[list[int]]:
         if one in path:
             cycle = path[path.index(one) :]
             at = cycle.index(min(cycle))
-            cycles.append(cycle[at:] + cycle[:at])
-    return cycles
+            found.append(cycle[at:] + cycle[:at])
+    return found

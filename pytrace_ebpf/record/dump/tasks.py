@@ -101,18 +101,15 @@ class FoundTasks:
         for found in self._into:
             if found.waits_on and found.waits_on.kind == LOCK:
                 waits[found.address] += found.waits_on.holders
-        proven = list[list[int]]()
-        for cycle in cycles(waits)[:_MOST_CYCLES]:
-            following = list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
-            for _ in range(_LOOKS):
-                if not all(self._waits_for(task, other) for task, other in following):
-                    break
-                until_s = time.monotonic() + _BETWEEN_S
-                while time.monotonic() < until_s:  # the sandbox allows no sleep
-                    pass
-            else:
-                proven.append(cycle)
-        return proven
+        seen = cycles(waits)[:_MOST_CYCLES]
+        for _ in range(_LOOKS):
+            seen = [cycle for cycle in seen if all(map(self._waits_for, cycle, [*cycle[1:], cycle[0]]))]
+            if not seen:
+                break
+            until_s = time.monotonic() + _BETWEEN_S
+            while time.monotonic() < until_s:  # the sandbox allows no sleep
+                pass
+        return seen
 
     def _waits_for(self, address: int, other: int) -> bool:
         """Whether a task waits, now and without a time limit, for the other one, or for a lock that this has."""
