@@ -8,12 +8,13 @@ import numpy.typing as npt
 import pandas as pd
 from rich.text import Text
 
+from pytrace_ebpf.analyze.quantiles import nearest_ranks
 from pytrace_ebpf.analyze.what_if.change import CORES, FUNCTION, GIL, LOCK, Change, parsed
 from pytrace_ebpf.analyze.what_if.what_if import what_if
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import PROSE
 
-_QUANTILES = {"p50_ns": 0.5, "p99_ns": 0.99, "total_ns": None}
+_QUANTILES = {"p50_ns": 0.5, "p99_ns": 0.99}
 _ORDER = "threads wait for each other and for the GIL in the order that was recorded, and for cores as long as they did"
 _SIMULATED = "The GIL and the cores are simulated, with what was seen to be needed of them; who waits for whom is as it was recorded."
 _ASSUMED = {
@@ -33,9 +34,8 @@ def found(trace: Any, said: str, items: pd.DataFrame) -> dict[str, Any] | None:
 
 
 def _sums(lengths: npt.NDArray[np.int64]) -> dict[str, int]:
-    """By nearest rank."""
-    ranks = np.sort(lengths)
-    return {name: int(ranks.sum() if share is None else ranks[int(np.ceil(share * len(ranks))) - 1]) for name, share in _QUANTILES.items()}
+    ranks = nearest_ranks(lengths, _QUANTILES.values())
+    return dict(zip(_QUANTILES, ranks, strict=True)) | {"total_ns": int(lengths.sum())}
 
 
 def _assumed(change: Change) -> str:

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from pytrace_ebpf.analyze.functions.by_function import unknown
+from pytrace_ebpf.analyze.quantiles import nearest_ranks
 from pytrace_ebpf.trace.states import SPLIT
 
 QUANTILES = {"p50_ns": 0.5, "p95_ns": 0.95, "p99_ns": 0.99, "max_ns": 1.0}
@@ -30,8 +31,7 @@ def by_request(requests: pd.DataFrame) -> pd.DataFrame:
 
 
 def _row(kind: str, func_id: int, group: pd.DataFrame) -> list[object]:
-    wall = np.sort(group["wall_ns"].to_numpy(np.int64))
-    ranks = [wall[int(np.ceil(share * len(wall))) - 1] for share in QUANTILES.values()]
+    ranks = nearest_ranks(group["wall_ns"].to_numpy(np.int64), QUANTILES.values())
     slow = group[group["wall_ns"] >= ranks[1]]
     sums = [[_sum(part, name) for name in _PARTS] for part in (group, slow)]
     return [kind, func_id, len(group), *ranks, *sums[0], *sums[1], group.loc[group["wall_ns"].idxmax(), "request_id"]]

@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from pytrace_ebpf.analyze.quantiles import nearest_ranks
 from pytrace_ebpf.trace.states import SPLIT
 from pytrace_ebpf.trace.steps import PHASES, STEP
 
@@ -43,8 +44,8 @@ def by_step(steps: pd.DataFrame) -> pd.DataFrame:
 def _row(phase: str, rows: pd.DataFrame) -> list[object]:
     if not len(rows):
         return [phase, 0, *[pd.NA] * (len(QUANTILES) + 2 * len(SPLIT) + 2)]
-    wall = np.sort(rows["wall_ns"].to_numpy(np.int64))
-    ranks = [wall[int(np.ceil(share * len(wall))) - 1] for share in QUANTILES.values()]
+    wall = rows["wall_ns"].to_numpy(np.int64)
+    ranks = nearest_ranks(wall, QUANTILES.values())
     known = rows[rows[list(SPLIT)].notna().all(axis=1)]
     medians = [int(known[name].median()) if len(known) else pd.NA for name in SPLIT]
     sums = [known[name].sum() if len(known) else pd.NA for name in SPLIT]
