@@ -16,12 +16,16 @@ AT_WORK = """
 import threading, time
 sys.path.insert(0, {folder!r})
 import no_gil
-stop, done = [], []
+stop, done, turned = [], [], [0, 0, 0]
 def turns(thread):
     while not stop:
         no_gil.work(thread, 100)
+        turned[thread] += 1
         time.sleep(0.002)  # what is recorded meanwhile is read by the test
     done.append(thread)
+def each_turns():
+    before = list(turned)
+    while any(now < then + 2 for now, then in zip(turned, before)): time.sleep(0.001)  # the second begins after this call
 threads = [threading.Thread(target=turns, args=(thread,)) for thread in range(3)]
 for thread in threads: thread.start()
 serve()
@@ -67,14 +71,14 @@ def test_sessions_begin_and_end_while_threads_call(interpreter: str, tmp_path: P
                 while program.ask(f"begin {session.directory}") != "0":
                     pass
                 session.wait(ACTIVE)
-            program.ask("no_gil.work(9, 200)")
+            program.ask("no_gil.work(9, 200), each_turns()")
             session.command_stop()
             (arena,) = session.wait(QUIET)
             assert arena.header["dropped"] == arena.header["unnamed"] == 0
             assert_balanced(arena)
             stopped = int(arena.header["stopped"]) & 0xFFFFFFFFFFFF
             assert all((events["stamp"] <= stopped).all() for events in arena.threads.values())
-            assert np.sum([arena.functions[n].name == "shared" for n in arena.events["function"][arena.events["kind"] == 0].tolist()]) > 200
+            assert np.sum([arena.functions[n].name == "shared" for n in arena.events["function"][arena.events["kind"] == 0].tolist()]) >= 200 + 3 * 100
             session.close()
 
 
