@@ -1,7 +1,8 @@
 """A real web service whose time goes to one planted cause after the other, and what is said of it: by pytrace-ebpf, py-spy and VizTracer.
 
 It sets up what it needs, with gunicorn, uvicorn, PostgreSQL, redis and HTTP peers; plants each cause; attaches for 10 s, and reads what
-`report` says first, `--by wait` and `--by request`. What was expected stands in causes.py. As root:
+`report` says first, `--by wait` and `--by request`. What was expected stands in causes.py. What one run finds takes the place of what an earlier one
+found of the same cause in the same way. As root:
 
     scripts/service/run.py [CAUSE ...] [--busy 20] [--duration 10] [--only exact] [--keep DIR] [--page docs/service.md]
 """
@@ -159,6 +160,16 @@ def tried(cause: Cause, backends: Backends, args: argparse.Namespace, folder: Pa
     return found
 
 
+def kept(file: Path, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Results with those that the file has of other causes and ways, in the order of CAUSES; the file has them then, too."""
+    of = {each["cause"]: each for each in (json.loads(file.read_text()) if file.exists() else [])}
+    for each in results:
+        of[each["cause"]] = of.get(each["cause"], {}) | each
+    out = [of[cause.name] for cause in CAUSES if cause.name in of]
+    file.write_text(json.dumps(out, indent=1))
+    return out
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [cause.name for cause in CAUSES]
@@ -167,7 +178,7 @@ def main() -> None:
     parser.add_argument("--duration", type=float, default=10.0)
     parser.add_argument("--only", type=lambda text: text.split(","), default=WAYS, help=f"some of {','.join(WAYS)}")
     parser.add_argument("--keep", type=Path, help="keep traces and reports in this folder")
-    parser.add_argument("--page", type=Path, help="write the table into this page, too, between its marks")
+    parser.add_argument("--page", type=Path, help=f"write the tables of all that was run, idle and beside {BUSY}, into this page, between its marks")
     args = parser.parse_args()
     if unknown := set(args.causes).difference(names):
         parser.error(f"no such cause: {' '.join(sorted(unknown))}")
@@ -179,11 +190,10 @@ def main() -> None:
         for cause in chosen:
             results.append(tried(cause, backends, args, keep))
             print(json.dumps(results[-1], indent=1), flush=True)
-    (CACHE / f"results-{args.busy}.json").write_text(json.dumps(results, indent=1))
+    results = kept(CACHE / f"results-{args.busy}.json", results)
     write_table(results)
     if args.page:
-        beside = CACHE / f"results-{BUSY}.json"
-        write_page(args.page, results, json.loads(beside.read_text()) if beside.exists() else [])
+        write_page(args.page, kept(CACHE / "results-0.json", []), kept(CACHE / f"results-{BUSY}.json", []))
 
 
 if __name__ == "__main__":

@@ -68,15 +68,18 @@ def write_page(page: Path, results: list[dict[str, Any]], busy: list[dict[str, A
     lines = ["| " + " | ".join(row) + " |" for row in (TITLES, ("---",) * len(TITLES), *rows_of(results))]
     summary = [f"First findings that name cause, object and line: {counted(results, 'exact')} of calls, {counted(results, 'sampled')} of samples."]
     if busy:
-        beside = {each["cause"]: each for each in busy}
         lines += [
             "",
             f"Beside {busy[0]['busy']} processes that compute, of {counted(busy, 'exact')}:",
             "",
-            "| cause | names | after |",
-            "|---|---|---|",
+            "| " + " | ".join(TITLES) + " |",
+            "|" + "---|" * len(TITLES),
+            *("| " + " | ".join(row) + " |" for row in rows_of(busy)),
+            "",
+            "What was said first beside them, where it lacks one of the three:",
+            "",
+            *(f"* {each['cause']}: {each['exact']['first']}" for each in busy if "exact" in each and not all(each["exact"][name] for name in NAMED)),
         ]
-        lines += [f"| {name} | {_named(each.get('exact'))} | {_seconds(each.get('exact'))} |" for name, each in beside.items()]
     said = [f"* {each['cause']}: {each['exact']['first']}" for each in results if each.get("exact")]
     text = "\n".join([BEGIN, "", *summary, "", *lines, "", "What was said first:", "", *said, "", END])
     text = re.sub(r"/tmp/pytrace-service-[^/]*|/\S*/scripts/service/programs/", lambda found: "FOLDER" if "-service-" in found[0] else "", text)

@@ -12,7 +12,7 @@ from textual.widgets import Static
 from pytrace_ebpf.trace.states import STATES
 
 _KEYS = (
-    ("f t l w r", "functions, threads, lines, waits, requests; Tab the next"),
+    ("f t l w r c", "functions, threads, lines, waits, requests, clients; Tab the next"),
     ("s  S", "sort by the next column; the other way round"),
     ("o", "times of functions themselves, or with all that they call"),
     ("/", "filter: show what has a text in its name, module or file"),
@@ -49,7 +49,7 @@ def page() -> Text:
     """Its text."""
     out = Text()
     for key, what in _KEYS:
-        out.append(f"{key:<8}", "bold").append(f" {what}\n")
+        out.append(f"{key:<11}", "bold").append(f" {what}\n")
     out.append("\n")
     for state in STATES:
         out.append(f"{state.glyph * 2} ", state.colour).append(f"{state.label}   ")

@@ -135,4 +135,25 @@ def _waits(snapshot: Snapshot, choice: Choice) -> Rows:
     return [row for row in out if row["all_ns"]]
 
 
-_OF = {"functions": _functions, "threads": _threads, "lines": _lines, "requests": _requests, "waits": _waits}
+def _clients(snapshot: Snapshot, choice: Choice) -> Rows:
+    """By server, file or pipe that something is waited for at, its name, and as `function` and place the function that waits most for it."""
+    waits = [row for row in _waits(snapshot, choice) if row["resource"]]
+    tids: dict[str, set[int]] = {}
+    out: dict[str, dict[str, Any]] = {}
+    for row in sorted(waits, key=lambda row: -row["all_ns"]):
+        tids.setdefault(row["resource"], set()).update(row["tids"])
+        into = out.setdefault(row["resource"], row | dict.fromkeys(_OF_CLIENTS, 0) | _named_client(row))
+        into["text"] += row["text"] + " "
+        for name in _OF_CLIENTS:
+            into[name] += row.get(name, 0)
+    return [row | {"threads": len(tids[row["resource"]])} for row in out.values()]
+
+
+def _named_client(row: dict[str, Any]) -> dict[str, Any]:
+    return {"key": (row["resource"],), "name": row["resource"], "function": row["name"], "text": ""}
+
+
+_OF_CLIENTS = ("wait_ns", "queue_ns", "gil_wait_ns", "blocked_ns", "runq_wait_ns", "all_ns", "work_ns", "samples")
+_OF = {
+    "functions": _functions, "threads": _threads, "lines": _lines, "requests": _requests, "waits": _waits, "clients": _clients,
+}  # fmt: skip

@@ -41,9 +41,12 @@ class Lines:
                 (title + mark if sorted_by else title)[-cells:] if cell_len(title) < cells else (title[: cells - 1] + mark if sorted_by else title)
             )
             out.append(shown.ljust(cells) if title in _LEFT else shown.rjust(cells), "bold underline" if sorted_by else "bold").append(" ")
-        name = {"threads": "thread, and where it is", "waits": "waits in, for or until", "requests": "answered by"}.get(
-            self._choice.view, self._choice.view[:-1]
-        )
+        name = {
+            "threads": "thread, and where it is",
+            "waits": "waits in, for or until",
+            "requests": "answered by",
+            "clients": "waited for, and where most",
+        }.get(self._choice.view, self._choice.view[:-1])
         sorted_by = self._choice.sort == "name"
         out.append(" " + name + (mark if sorted_by else ""), "bold underline" if sorted_by else "bold")
         return _exactly(out, self._width)
@@ -105,6 +108,12 @@ class Lines:
         out = self.name_and_place(row, room - cell_len(by))
         return out.append(by, "dim")
 
+    def client(self, row: dict[str, Any], room: int) -> Text:
+        """What is waited for, and the function that does so most."""
+        out = Text(text.fit(row["name"], room))
+        left = room - out.cell_len - 2
+        return out.append("  ").append_text(self.name_and_place({"name": row["function"], "place": row["place"]}, left)) if left > 8 else out
+
     def state(self, row: dict[str, Any]) -> Text:
         """What a thread is in at the moment, and for how long."""
         if row["ended"]:
@@ -113,6 +122,9 @@ class Lines:
         kind = _KIND.get(row["kind"], row["kind"]) if row["state"] == "blocked" else ""
         since = text.duration(row["since_ns"]) if row["state"] and row["state"] != "on_cpu" else ""
         return Text(" ".join(filter(None, (text.clean(kind) or label, since))), colour)
+
+
+_THREADS: Figure = (7, "threads", "threads", lambda row: Text(str(row["threads"]), justify="right"))
 
 
 def _times(lines: Lines) -> list[Figure]:
@@ -126,7 +138,7 @@ def _times(lines: Lines) -> list[Figure]:
 
 
 def _of_requests(lines: Lines) -> list[Figure]:
-    return [*_times(lines), (7, "threads", "threads", lambda row: Text(str(row["threads"]), justify="right"))]
+    return [*_times(lines), _THREADS]
 
 
 def _of_threads(lines: Lines) -> list[Figure]:
@@ -140,7 +152,7 @@ def _of_threads(lines: Lines) -> list[Figure]:
     ]
 
 
-def _of_waits(lines: Lines) -> list[Figure]:
+def _times_of_waits(lines: Lines) -> list[Figure]:
     bar = (8, 16, 24)[lines.wide]
     return [
         (bar, "", "", lines.bar(bar)),
@@ -148,16 +160,26 @@ def _of_waits(lines: Lines) -> list[Figure]:
         (7, "time", "all", lines.share("all_ns")),
         *([(7, "waited", "waited", lines.share("wait_ns")), (7, _QUEUE.title, _QUEUE.label, lines.share("queue_ns"))] if lines.wide else []),
         (7, "samples", "times", lambda row: Text(text.count(row["samples"], 7), justify="right")),
+    ]
+
+
+def _of_clients(lines: Lines) -> list[Figure]:
+    return [*_times_of_waits(lines), _THREADS]
+
+
+def _of_waits(lines: Lines) -> list[Figure]:
+    return [
+        *_times_of_waits(lines),
         (10, "kind", "kind", lambda row: Text(text.fit(row["kind"], 10))),
         *([(16, "system call", "", lambda row: Text(text.fit(row["syscall"], 16), "dim"))] if lines.wide == 2 else []),
     ]
 
 
 _FIGURES: dict[str, Callable[[Lines], list[Figure]]] = {
-    "functions": _times, "lines": _times, "threads": _of_threads, "waits": _of_waits, "requests": _of_requests,
+    "functions": _times, "lines": _times, "threads": _of_threads, "waits": _of_waits, "requests": _of_requests, "clients": _of_clients,
 }  # fmt: skip
 _NAMES: dict[str, Callable[[Lines, dict[str, Any], int], Text]] = {
-    "functions": Lines.name_and_place, "lines": Lines.name_and_place, "threads": Lines.thread, "waits": Lines.wait, "requests": Lines.name_and_place,
+    "functions": Lines.name_and_place, "lines": Lines.name_and_place, "threads": Lines.thread, "waits": Lines.wait, "requests": Lines.name_and_place, "clients": Lines.client,
 }  # fmt: skip
 
 

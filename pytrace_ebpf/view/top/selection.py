@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from pytrace_ebpf.trace.states import BY_NAME, STATES
 
-VIEWS = ("functions", "threads", "lines", "waits", "requests")
+VIEWS = ("functions", "threads", "lines", "waits", "requests", "clients")
 LABELS = tuple(state.label for state in STATES)
 _BY_TIME = ("work", *LABELS, "all", "name")
 SORTS = {
@@ -13,6 +13,7 @@ SORTS = {
     "lines": _BY_TIME,
     "requests": ("work", *LABELS, "all", "threads", "name"),
     "waits": ("work", "all", "waited", BY_NAME["runq_wait"].label, "times", "kind", "name"),
+    "clients": ("work", "all", "waited", BY_NAME["runq_wait"].label, "times", "threads", "name"),
 }
 """By view what it can be sorted by, the usual first. work: all time but that in which threads wait for something to do."""
 

@@ -80,6 +80,10 @@ def picture(seconds: float = 10, **more: Any) -> Snapshot:
              "wait_ns": 6 * S, "queue_ns": 0, "idle_ns": 0, "samples": 60},
             {"pid": 20, "tid": 20, "kind": "sleep", "syscall": "clock_nanosleep", "resource": "", "func_id": 3, "by_tid": 0,
              "wait_ns": 10 * S, "queue_ns": 0, "idle_ns": 10 * S, "samples": 2},
+            {"pid": 10, "tid": 12, "kind": "net", "syscall": "recvfrom", "resource": "postgres 10.0.0.5:5432", "func_id": 2, "by_tid": 0,
+             "wait_ns": S // 2, "queue_ns": S // 4, "idle_ns": 0, "samples": 5},
+            {"pid": 10, "tid": 11, "kind": "poll", "syscall": "poll", "resource": "postgres 10.0.0.5:5432", "func_id": 1, "by_tid": 0,
+             "wait_ns": S // 4, "queue_ns": 0, "idle_ns": 0, "samples": 3},
         ],
         "requests": [
             {"pid": 10, "tid": 11, "func_id": 1, **of(TIMES, (5, 1, 3, 0, 0)), "idle_ns": 0, "samples": 9},
@@ -224,16 +228,17 @@ def test_keys_show_the_views() -> None:
     seen: list[tuple[str, list[str]]] = []
 
     async def steps(app: Top, pilot: "Pilot[None]") -> None:
-        for key in ("t", "l", "w", "r", "f", "2", "tab"):
+        for key in ("t", "l", "w", "r", "c", "f", "2", "tab"):
             await pilot.press(key)
             seen.append((app.choice.view, rows(app)))
 
     play(steps)
-    assert [view for view, _ in seen] == ["threads", "lines", "waits", "requests", "functions", "threads", "lines"]
-    threads, lines, waits, requests, functions = (shown for _, shown in seen[:5])
+    assert [view for view, _ in seen] == ["threads", "lines", "waits", "requests", "clients", "functions", "threads", "lines"]
+    threads, lines, waits, requests, clients, functions = (shown for _, shown in seen[:6])
     assert "worker-1" in threads[0] and "10/11" in threads[0] and "GIL" in threads[1] and "sleep 3.00s" in threads[2]
-    assert "/srv/app.py:44" in lines[0] and "by worker-1" in waits[0] and "sleep" in waits[1]
+    assert "/srv/app.py:44" in lines[0] and "by worker-1" in waits[0] and "sleep" in waits[-1]
     assert [line.split()[-3:-1] for line in requests] == [["2", "serve"]]
+    assert len(clients) == 1 and "postgres 10.0.0.5:5432  compute" in clients[0], "all of a server in one row"
     assert [line.split()[-2] for line in functions] == ["compute", "serve", "wait"]
 
 
