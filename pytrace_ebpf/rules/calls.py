@@ -21,20 +21,25 @@ _FOUND = ["node", "call_id", "pid", "tid", "start_ns", "func_id", "call_line", "
 
 
 class Calls:
-    """Rows of calls, by name of COLUMNS."""
+    """Rows of calls, by name of COLUMNS; of some of them a column is made when it is asked for."""
 
-    def __init__(self, columns: dict[str, npt.NDArray[Any]]) -> None:
-        self._columns = columns
+    def __init__(self, columns: dict[str, npt.NDArray[Any]], chosen: npt.NDArray[np.intp] | None = None) -> None:
+        """`chosen`: the places of those that these are, None: all."""
+        self._all, self._chosen = columns, chosen
+        self._columns = columns if chosen is None else dict[str, npt.NDArray[Any]]()
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        if name not in self._columns:
+            self._columns[name] = self._all[name][self._chosen]
         return self._columns[name]
 
     def __len__(self) -> int:
-        return len(self._columns["call_id"])
+        return len(self._all["call_id"] if self._chosen is None else self._chosen)
 
     def where(self, mask: npt.NDArray[Any]) -> "Calls":
         """Those of a mask, or at these places."""
-        return Calls({name: column[mask] for name, column in self._columns.items()})
+        places = np.flatnonzero(mask) if mask.dtype == np.bool_ else mask
+        return Calls(self._all, places if self._chosen is None else self._chosen[places])
 
     def of(self, functions: Bools) -> "Calls":
         """Those of the functions of a mask by func_id."""

@@ -21,7 +21,7 @@ from pytrace_ebpf.rules.judge import Judge, NoWait, OfPaths, OfValues, Recording
 from pytrace_ebpf.rules.limits import has_calls, is_whole, limits, unfitted
 from pytrace_ebpf.rules.paths import Paths
 from pytrace_ebpf.rules.rule import Form, Group, Rule
-from pytrace_ebpf.rules.waits import too_long
+from pytrace_ebpf.rules.waits import too_long, under_lock
 from pytrace_ebpf.trace.losses import CALL_LOSSES
 from pytrace_ebpf.trace.reader import Trace
 
@@ -85,7 +85,7 @@ def _judge(trace: Trace, rule: Rule, functions: Functions, each: bool) -> Judge:
         case Form.TAKES:
             return Takes(rule, *of, trace)
         case Form.NO_WAIT:
-            return NoWait(rule, *of, too_long(trace, rule))
+            return NoWait(rule, *of, under_lock(trace, rule, functions) if rule.locked else too_long(trace, rule))
         case Form.RAISES | Form.GETS:
             return OfValues(rule, *of, *values.of(trace, rule))
     return OfPaths(rule, *of)

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from pytrace_ebpf.derive.calls import entry_points
 from pytrace_ebpf.derive.sinks.tasks import ASYNC_GENERATOR, COROUTINE
 from pytrace_ebpf.patterns import Mains, fits_called, fits_package, nearest
 from pytrace_ebpf.rules import rule as rules
@@ -24,6 +25,7 @@ class Functions:
         self.count = int(self.table["func_id"].max()) + 1 if len(self.table) else 0
         processes = trace.processes()
         earlier = [command for own in processes["earlier_commands"] if own is not None for command in own] if len(processes) else []
+        self._asked = trace.request_patterns
         self._mains = Mains([*processes["command"].astype(str), *earlier])
         self._fits: dict[tuple[str, bool], Bools] = {}
 
@@ -61,8 +63,14 @@ class Functions:
     def _fitting(self, pattern: str, packages: bool) -> Bools:
         key = pattern, packages
         if key not in self._fits:
-            self._fits[key] = self.coroutines if pattern == rules.COROUTINE else self.mask(self._found(pattern, packages))
+            special = {rules.COROUTINE: lambda: self.coroutines, rules.REQUEST: lambda: self.requests}
+            self._fits[key] = special[pattern]() if pattern in special else self.mask(self._found(pattern, packages))
         return self._fits[key]
+
+    @cached_property
+    def requests(self) -> Bools:
+        """Those that answer requests: of usual servers and frameworks, and what `--request` named."""
+        return self.mask(entry_points.kinds(self.table).index.union(entry_points.asked(self.table, self._asked).index))
 
     def _found(self, pattern: str, packages: bool) -> list[int]:
         return [

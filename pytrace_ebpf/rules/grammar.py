@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple, NoReturn, TypeVar
 
 from pytrace_ebpf.errors import UsageError
-from pytrace_ebpf.rules.rule import COROUTINE, Form, Group, Rule
+from pytrace_ebpf.rules.rule import COROUTINE, REQUEST, Form, Group, Rule
 from pytrace_ebpf.trace.schema import OF_THE_INTERPRETER, WAIT_KINDS
 from pytrace_ebpf.trace.states import STATES
 from pytrace_ebpf.units import nanoseconds
@@ -76,12 +76,15 @@ class _Reader:
         functions = self._group("a function")
         self._want("in")
         self._want("one")
-        return replace(self._rule, form=Form.AT_MOST, most=most, functions=functions, others=self._group("a function"))
+        others = (REQUEST,) if self._take("request") else self._group("a function")
+        return replace(self._rule, form=Form.AT_MOST, most=most, functions=functions, others=others)
 
     def _no_wait(self) -> Rule:
         self._want("wait")
         kinds = self._kinds() if self._take("of") else WAITS
         limit = self._time() if self._take("above") else 0
+        if self._take("while"):
+            return replace(self._rule, form=Form.NO_WAIT, kinds=kinds, limit_ns=limit, locked=True, others=self._lock())
         others: Group = ()
         if self._take("in"):
             self._want("a")
@@ -90,6 +93,14 @@ class _Reader:
         elif self._take("within"):
             others = self._group("a function")
         return replace(self._rule, form=Form.NO_WAIT, kinds=kinds, limit_ns=limit, others=others)
+
+    def _lock(self) -> Group:
+        self._want("a")
+        self._want("lock")
+        others = self._group("a function") if self._take("of") else ()
+        self._want("is")
+        self._want("held")
+        return others
 
     def _of_function(self) -> Rule:
         rule = replace(self._rule, functions=self._group("never, every, at most, no wait, or a function"))
@@ -167,9 +178,9 @@ class _Reader:
         word = self._next(what)
         if word.is_quoted:
             return (word.text,)
-        if word.text == "a" and self._peek() == "coroutine":
+        if word.text == "a" and self._peek() in ("coroutine", "request"):
             self._at += 1
-            return (COROUTINE,)
+            return (COROUTINE,) if self._words[self._at - 1].text == "coroutine" else (REQUEST,)
         if word.text in _RESERVED:
             self._at -= 1
             self._fail(f"`{word.text}` stands where {what} does; a function of that name is written '{word.text}'")

@@ -183,22 +183,22 @@ class NoWait(Judge):
         named = called[~nameless]
         self._sought = Sought(named["call_id"].to_numpy(np.int64), named["ns"].to_numpy(np.int64))
         self.of = functions.mask(named["func_id"].unique())
-        if not rule.others:  # threads without Python wait, too
+        if not rule.others or rule.locked:  # threads without Python wait, too
             self.doubt("they are of no call", int((waits["call_id"] < 0).sum()))
 
     @property
     def above(self) -> Mapping[Group, Bools]:
-        return {self.rule.others: self.others} if self.rule.others else {}
+        return {self.rule.others: self.others} if self.rule.others and not self.rule.locked else {}
 
     def take(self, calls: Calls, paths: Paths) -> None:
         found, ns = self._sought.among(calls)
         self.calls += len(found)
-        if self.rule.others:
+        if self.above:
             known, lies = paths.known(found["node"]), self.others[found["func_id"]] | (paths.outermost(self.rule.others, found["node"]) != NONE)
             self.doubt(NO_ROOM, int((~known).sum()))
             self.doubt(NAMELESS, int((known & ~lies & paths.nameless(found["node"])).sum()))
             found, ns = found.where(known & lies), ns[known & lies]
-        certain = self.sure(found) if self.rule.others else found.certain
+        certain = self.sure(found) if self.above else found.certain
         self.doubt(LOST, int((~certain).sum()))
         self.found.add(found.where(certain), ns[certain])
 

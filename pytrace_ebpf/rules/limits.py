@@ -14,7 +14,7 @@ import numpy as np
 from pytrace_ebpf.derive.calls.own_code import own
 from pytrace_ebpf.rules.functions import Functions
 from pytrace_ebpf.rules.judge import Judge
-from pytrace_ebpf.rules.rule import COROUTINE, Form, Rule
+from pytrace_ebpf.rules.rule import COROUTINE, REQUEST, Form, Group, Rule
 from pytrace_ebpf.trace.losses import CALL_LOSSES, SCHED_LOSSES
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.units import plural
@@ -66,6 +66,8 @@ def _of_recording(trace: Trace, rule: Rule, judge: Judge) -> Iterator[str]:
         yield f"{plural(count, 'function')} {'was' if count == 1 else 'were'} left out for a time to bound the cost of tracing"
     if rule.form is Form.NO_WAIT and _scheduling(trace) != "bpf":
         yield "what threads waited for was not recorded by eBPF"
+    if rule.locked:
+        yield "that a thread has a lock is seen only where another one waits for it"
     sources = {source["source"] for source in trace.manifest["sources"]}
     if rule.form is Form.RAISES and sources - {"agent"}:
         yield "that an exception left a call is recorded by the agent alone (--source agent)"
@@ -79,7 +81,7 @@ def _of_names(trace: Trace, rule: Rule, functions: Functions) -> Iterator[str]:
     """Patterns that fit nothing may mean what was not recorded at all. Where F is not there no call violates; where G is not, F alone decides."""
     layers = set(functions.table["function_layer"].astype(str))
     filters = trace.manifest["options"].get("filters") or {}
-    patterns = dict.fromkeys(pattern for group in rule.groups for pattern in group if pattern != COROUTINE)
+    patterns = dict.fromkeys(pattern for group in rule.groups for pattern in group if pattern not in (COROUTINE, REQUEST))
     missing = [pattern for pattern in patterns if not functions.fitting((pattern,)).any()]
     if "operator" not in layers and (operators := [pattern for pattern in missing if "::" in pattern]):
         yield f"{_listed(operators)} may be an operator, which is recorded with --layers torch alone"
@@ -124,10 +126,17 @@ def _defines(body: list[ast.stmt], words: list[str]) -> bool:
 
 
 def unfitted(rule: Rule, functions: Functions) -> list[str]:
-    """What to say where no function that was called is of F."""
-    if not rule.functions or functions.fitting(rule.functions).any() or COROUTINE in rule.functions:
-        return []
-    if len(rule.functions) > 1:
-        return ["none of these functions was called"]
-    near = functions.nearest(rule.functions[0])
-    return [f"no function that was called fits `{rule.functions[0]}`" + (f"; the nearest names: {', '.join(near)}" if near else "")]
+    """What to say where no function that was called is of F or, where nothing can violate the rule then, of G."""
+    decide = (rule.functions, rule.others if rule.form in (Form.NEVER, Form.AT_MOST, Form.PRECEDES, Form.NO_WAIT) else ())
+    return [_none_of(group, functions) for group in decide if group and not functions.fitting(group).any()]
+
+
+def _none_of(group: Group, functions: Functions) -> str:
+    if len(group) > 1:
+        return f"none of these was called: {_listed(list(group))}"
+    if group[0] == REQUEST:
+        return "no request was seen, or none of a server that is known: `run` and `attach` take --request PATTERN"
+    if group[0] == COROUTINE:
+        return "no coroutine ran"
+    near = functions.nearest(group[0])
+    return f"no function that was called fits {_listed([group[0]])}" + (f"; the nearest names: {', '.join(near)}" if near else "")

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-COROUTINE = "a coroutine"
-"""What stands for any coroutine, in the place of a pattern."""
+COROUTINE, REQUEST = "a coroutine", "a request"
+"""What stands for any coroutine, and for any function that answers requests, in the place of a pattern."""
 Group = tuple[str, ...]
 """Patterns of functions (pytrace_ebpf/patterns.py), or COROUTINE: a function belongs to it that one of them fits."""
 
@@ -43,6 +43,7 @@ class Rule:
     values: tuple[float | None, float | None] | None = None  # of GETS: the least and the largest
     matching: str = ""  # of GETS: a shell pattern of the value
     kinds: Group = ()  # of NO_WAIT: kinds of trace.waits()
+    locked: bool = False  # of NO_WAIT: while the thread has a lock; G, where it is given, are functions that wait for it
     where: tuple[str, int] = field(default=("", 0), compare=False)  # file and line of the rule
 
     @property

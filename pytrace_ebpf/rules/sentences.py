@@ -46,7 +46,8 @@ def _what(rule: Rule, row: Any, times: str) -> str:
             return f"{name} is given another `{rule.argument}` {times}"
         case Form.NO_WAIT:
             than = f" longer than {duration(rule.limit_ns)}" if rule.limit_ns else ""
-            return f"{name} waits{than} {times}, the longest {duration(row.value)}" + (f", within {others}" if others else "")
+            within = "" if rule.locked or not others else f", within {others}"
+            return f"{name} waits{than}{' while it has a lock' if rule.locked else ''} {times}, the longest {duration(row.value)}{within}"
 
 
 def _place(row: Any, of_itself: bool) -> str:

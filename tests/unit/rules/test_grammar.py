@@ -7,7 +7,7 @@ import pytest
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.rules.file import read, read_text, shipped
 from pytrace_ebpf.rules.grammar import WAITS, parsed
-from pytrace_ebpf.rules.rule import COROUTINE, Form, Rule
+from pytrace_ebpf.rules.rule import COROUTINE, REQUEST, Form, Rule
 
 MS = 1_000_000
 
@@ -35,6 +35,10 @@ def test_each_form_is_read() -> None:
     wait = of("no wait of io or sleep above 50ms in a coroutine")
     assert (wait.kinds, wait.limit_ns, wait.others) == (("io-read", "io-write", "net", "sleep"), 50 * MS, (COROUTINE,))
     assert of("no wait within g").others == ("g",)
+    held = of("no wait of net while a lock of Pool.get is held")
+    assert (held.locked, held.others, of("no wait while a lock is held").others) == (True, ("Pool.get",), ())
+    assert of("at most 3 f in one request").others == of("never f within a request").others == (REQUEST,)
+    assert of("at most 3 f in one 'request'").others == ("request",)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +56,7 @@ def test_each_form_is_read() -> None:
         ("no wait of tea", 11, "`tea` is none of gil, lock"),
         ("f gets n in ten", 12, "`ten` is no range"),
         ("never 'f", 6, "a quotation mark is not closed"),
+        ("no wait while a lock of f", 25, "it ends where `is` does"),
         ("f before g in the same room", 23, "`room` is none of thread, process"),
     ],
 )
