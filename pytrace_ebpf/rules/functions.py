@@ -72,6 +72,10 @@ class Functions:
         """Those that answer requests: of usual servers and frameworks, and what `--request` named."""
         return self.mask(entry_points.kinds(self.table).index.union(entry_points.asked(self.table, self._asked).index))
 
+    def named(self, expression: str) -> Bools:
+        """Those whose qualified name a regular expression fits."""
+        return self.mask(self.table["func_id"].to_numpy()[self.table["qualname"].astype(str).str.fullmatch(expression).to_numpy(bool)])
+
     def _found(self, pattern: str, packages: bool) -> list[int]:
         return [
             func_id

@@ -133,7 +133,7 @@ def unfitted(rule: Rule, functions: Functions) -> list[str]:
 
 def _none_of(group: Group, functions: Functions) -> str:
     if len(group) > 1:
-        return f"none of these was called: {_listed(list(group))}"
+        return f"none of {_listed(list(group[:3]))}{f' and {len(group) - 3} others' if len(group) > 3 else ''} was called"
     if group[0] == REQUEST:
         return "no request was seen, or none of a server that is known: `run` and `attach` take --request PATTERN"
     if group[0] == COROUTINE:

@@ -39,7 +39,7 @@ def _what(rule: Rule, row: Any, times: str) -> str:
             state = "" if rule.state == "wall" else f" {BY_NAME[rule.state].phrase}"
             return f"{name} takes longer than {duration(rule.limit_ns)}{state} {times}, the longest {duration(row.value)}"
         case Form.AT_MOST:
-            return f"{name} has more than {rule.most:,} calls of {names(rule.functions)} within it {times}, at most {row.value:,}"
+            return f"{name} has more than {rule.most:,} calls of {names(rule.functions)} within it {times}, the most {row.value:,}"
         case Form.RAISES:
             return f"an exception that is none of {' or '.join(rule.exceptions) or 'those allowed'} leaves {name} {times}"
         case Form.GETS:

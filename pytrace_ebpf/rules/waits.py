@@ -7,16 +7,19 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow.compute as pc
 
+from pytrace_ebpf.derive.calls.primitives import PRIMITIVES, among
 from pytrace_ebpf.rules.functions import Functions
 from pytrace_ebpf.rules.rule import Rule
 from pytrace_ebpf.trace.reader import Trace
 
 _COLUMNS = ("pid", "tid", "call_id", "func_id", "start_ns", "blocked_until_ns", "end_ns", "kind")
 _KEPT = ["pid", "tid", "start_ns", "until_ns", "call_id", "func_id", "ns"]
-_OF_LOCKS = ("waker_pid", "waker_tid", "primitive_func_id", "waker_primitive_func_id", "caller_func_id", "own_func_id")
+_OF_LOCKS = (
+    "waker_pid", "waker_tid", "primitive_func_id", "caller_func_id", "own_func_id", "own_called_func_id", "waker_func_id", "waker_primitive_func_id",
+)  # fmt: skip
 _HOLD = ["waker_pid", "waker_tid", "start_ns", "until_ns"]
-# Of threading's own functions those through which a lock is taken and let go of: others wait for what another thread does.
-_TAKE, _RELEASE = ("Condition.__enter__",), ("Condition.__exit__",)
+# Of the functions of threading and of C those through which a lock is taken and let go of: others wait for what another thread does.
+_TAKE, _RELEASE = (rf"(?:_thread\.R?[Ll]ock|Condition)\.(?:{names})" for names in ("acquire(?:_lock)?|__enter__", "release(?:_lock)?|__exit__"))
 
 Ints = npt.NDArray[np.int64]
 
@@ -47,11 +50,14 @@ def _holds(trace: Trace, rule: Rule, functions: Functions) -> pd.DataFrame:
     """Since when (start_ns) and up to when (until_ns) a thread (waker_pid, waker_tid) had a lock at least: while another one waited for it, and until then. No earlier than
     it got one itself."""
     asked = functions.fitting(rule.others) if rule.others else ~functions.mask(())
-    take, release = (functions.mask(functions.table["func_id"][functions.table["qualname"].isin(names)]) for names in (_TAKE, _RELEASE))
+    others = among(functions.table, PRIMITIVES) | ~functions.in_python[:-1]
+    take, release = (functions.mask(np.flatnonzero(others)) & ~functions.named(names) for names in (_TAKE, _RELEASE))  # what is neither
     found = [pd.DataFrame({name: pd.Series(dtype="int64") for name in ("pid", "tid", *_HOLD, "is_held")})]
     for waits in _by_part(trace, (*_COLUMNS, *_OF_LOCKS), ("lock",)):
-        waker, primitive, other = (waits[name].fillna(0).to_numpy(np.int64) for name in ("waker_tid", "primitive_func_id", "waker_primitive_func_id"))
-        is_lock = (waker > 0) & ((primitive < 0) | take[primitive]) & ((other < 0) | release[other])
+        waits = waits.fillna(dict.fromkeys(_OF_LOCKS, -1))
+        by = {name: waits[name].to_numpy(np.int64) for name in _OF_LOCKS}
+        is_lock = (by["waker_tid"] > 0) & (by["waker_func_id"] >= 0) & ~release[by["waker_func_id"]] & ~release[by["waker_primitive_func_id"]]
+        is_lock &= ~take[waits["func_id"].to_numpy(np.int64)] & ~take[by["primitive_func_id"]] & ~take[by["own_called_func_id"]]
         is_asked = np.logical_or.reduce([asked[waits[name].to_numpy(np.int64)] for name in ("func_id", "caller_func_id", "own_func_id")])
         columns = waits[["pid", "tid", *_HOLD]].fillna(-1).astype("int64")
         found.append(columns.assign(is_held=is_lock & is_asked)[is_lock])

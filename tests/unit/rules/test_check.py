@@ -61,7 +61,7 @@ def test_what_is_violated_is_said_with_place_and_path(tmp_path: Path, capsys: py
     assert list(states.values()) == ["violated", "violated", "holds", "holds", "violated", "violated", "violated", "violated"]
     (most,) = found["at most 2 execute in one view"]["found"]
     assert (most["count"], most["value"], most["path"], most["call_id"]) == (1, 3, ["<module>", "view"], 1)
-    assert most["sentence"] == "`view` has more than 2 calls of execute within it once, at most 3, of app.py:11, in process 7, thread 7."
+    assert most["sentence"] == "`view` has more than 2 calls of execute within it once, the most 3, of app.py:11, in process 7, thread 7."
     (wait,) = found["no wait above 10ms in a coroutine"]["found"]
     assert (wait["count"], wait["value"], wait["function"], wait["path"]) == (1, 20 * MS, "load", ["<module>", "handler", "load"])
     (outside,) = found["execute only from auth"]["found"]
