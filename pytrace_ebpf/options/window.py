@@ -5,6 +5,8 @@ from typing import Any
 
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.identity_patterns import HELP, Who
+from pytrace_ebpf.trace.confidential import HELP as CONFIDENTIAL
+from pytrace_ebpf.trace.confidential import Confidential
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.units import nanoseconds
 from pytrace_ebpf.view.text import duration
@@ -14,7 +16,7 @@ _EXAMPLE = "seconds from the start of the recording, or 250ms, 90s, 1m30s"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> argparse.Action:
-    """--from, --until, --pid, --match and --tid. Returns --until."""
+    """--from, --until, --pid, --match, --tid and --confidential. Returns --until."""
     parser.add_argument("--from", dest="from_", metavar="S", help=f"leave out what was before: {_EXAMPLE}")
     until = parser.add_argument(
         "--until", metavar="S", help="leave out what was after, likewise; of a call that crosses an edge, what lies within counts"
@@ -22,12 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> argparse.Action:
     parser.add_argument("--pid", type=int, help="this process alone")
     parser.add_argument("--match", metavar="WHO", help=f"the process alone that is {HELP}")
     parser.add_argument("--tid", type=int, help="this thread alone")
+    parser.add_argument("--confidential", action="store_true", help=CONFIDENTIAL)
     return until
 
 
 def windowed(trace: Trace, args: argparse.Namespace) -> Trace:
-    """The piece of `trace` that is asked for, or the trace. Raises UsageError."""
+    """The piece of `trace` that is asked for, or the trace; of a confidential one a copy. Raises UsageError."""
     asked = (args.from_, args.until, _of_match(trace, args), args.tid)
+    trace = Confidential(trace) if getattr(args, "confidential", False) else trace
     if asked == (None, None, None, None):
         return trace
     start, end = (None if said is None else nanoseconds(said, _EXAMPLE) for said in asked[:2])
