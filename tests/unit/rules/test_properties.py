@@ -88,7 +88,8 @@ def test_where_events_were_lost_nothing_holds_and_what_is_found_is_so(seed: int)
     lost = sorted((90 + seed % length, 90 + (seed >> 8) % length))
     gap = [row for row in rows["events"] if not lost[0] <= row[0] <= lost[1]]
     _, checked = recorded(rows | {"events": gap, "losses": [("call_ring", *lost, len(rows["events"]) - len(gap) or 1)]})
-    starts = {(call["tid"], call["start_ns"]) for rule in RULES for call in whole if call["call_id"] in violating(whole, last_of(rows), rule, is_of)}
+    wrong = {call_id for rule in RULES for call_id in violating(whole, last_of(rows), rule, is_of)}
+    starts = {(call["tid"], call["start_ns"]) for call in whole if call["call_id"] in wrong}
     assert not any(verdict.state == HOLDS for verdict in checked.verdicts)
     assert {verdict.state for verdict in checked.verdicts if not verdict.violations} <= {UNKNOWN}
     for row in checked.violations.itertuples():
