@@ -46,7 +46,7 @@ _KEPT = (
     "native_memory",
 )  # of a manifest: numbers
 _LIBRARY = re.compile(FOLDER.replace("(?:site", "((?:site", 1).removesuffix("/") + "/)")
-_NO_FILE = re.compile(r"<(frozen [\w.]+|string|stdin|ipython-input-\d+-\w+)>")
+_PLACELESS = re.compile(r"<(frozen [\w.]+|string|stdin|ipython-input-\d+-\w+)>")
 _THREAD = re.compile(
     rf"MainThread|{AGENT}|(Thread|Dummy|ThreadPoolExecutor|asyncio|AnyIO|Timer)-\d+(_\d+)?( \(\w+\))?|asyncio_\d+|all threads|python[\d.]*t?"
 )
@@ -186,7 +186,7 @@ def _mapped(column: pa.ChunkedArray, rule: Callable[[str], str | None]) -> pa.Ch
 def _file(name: str) -> str:
     """A path by its folder of libraries, else its last part; relative, so that nobody looks for a source there."""
     if name.startswith("<"):
-        return name if _NO_FILE.fullmatch(name) else "<code>"
+        return name if _PLACELESS.fullmatch(name) else "<code>"
     library = _LIBRARY.match(name)
     return f"./{library[1]}{name[library.end() :]}" if library else _base(name)
 
