@@ -2,6 +2,7 @@
 
     pytrace-ebpf check launched --rules rules.toml
     pytrace-ebpf check launched --rules asyncio
+    pytrace-ebpf check launched --learn > rules.toml
 
 A file of rules, or the name of one that comes with it. Each rule holds, is violated, or is unknown: where events
 were lost, or what it is about was not recorded. docs/rules.md has the grammar.
@@ -20,6 +21,7 @@ from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.options import option_rules, window
 from pytrace_ebpf.rules import file, sentences
 from pytrace_ebpf.rules.check import HOLDS, UNKNOWN, VIOLATED, Checked, check
+from pytrace_ebpf.rules.learn import learned
 from pytrace_ebpf.terminal.reading import answer
 from pytrace_ebpf.terminal.screen import console
 
@@ -39,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"a file of rules, or one of those that come with it: {', '.join(file.shipped())}",
     )
+    parser.add_argument(
+        "--learn", action="store_true", help="print a file of rules that hold of this trace of a program that was right, to be cut down"
+    )
     parser.add_argument("--all", action="store_true", help="a line for each call that violates a rule, not one for each path")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="lines to show of each rule; 0 for all (10)")
     parser.add_argument("--json", action="store_true", help="print JSON, all times in ns")
@@ -49,6 +54,10 @@ def run(args: argparse.Namespace) -> int:
     """Print what becomes of each rule."""
     if args.top < 0:
         raise UsageError(f"--top {args.top} is negative; give the number of lines, or 0 for all.")
+    if args.learn:
+        _check_learning(args)
+        sys.stdout.write(answer(args.trace, lambda trace: learned(window.windowed(trace, args))))
+        return 0
     if not args.rules:
         raise UsageError(f"--rules is missing: name a file of rules, or one of {', '.join(file.shipped())}.")
     rules = [rule for named in args.rules for rule in file.read(named)]
@@ -60,6 +69,12 @@ def run(args: argparse.Namespace) -> int:
         _print(args, checked)
     states = {verdict.state for verdict in checked.verdicts}
     return CODES[VIOLATED if VIOLATED in states else UNKNOWN if UNKNOWN in states else HOLDS]
+
+
+def _check_learning(args: argparse.Namespace) -> None:
+    given = [option for option, value in (("--rules", args.rules), ("--all", args.all), ("--json", args.json)) if value]
+    if given:
+        raise UsageError(f"--learn writes rules, and {given[0]} is of checking them; leave one of them out.")
 
 
 def _print(args: argparse.Namespace, checked: Checked) -> None:

@@ -25,6 +25,12 @@ def shipped() -> list[str]:
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
+def shipped_names(name: str) -> list[str]:
+    """The patterns that files which come with the package call by this name."""
+    documents = [tomllib.loads((resources.files("pytrace_ebpf.rules") / "shipped" / f"{file}.toml").read_text("utf-8")) for file in shipped()]
+    return [pattern for document in documents for pattern in document.get("names", {}).get(name, ())]
+
+
 def read(named: str) -> list[Rule]:
     """The rules of a file or, where none is called so, of the one of that name that comes with the package. Raises UsageError, with line and column."""
     path = Path(named)
