@@ -178,9 +178,7 @@ def main() -> None:
     parser.add_argument("--duration", type=float, default=10.0)
     parser.add_argument("--only", type=lambda text: text.split(","), default=WAYS, help=f"some of {','.join(WAYS)}")
     parser.add_argument("--keep", type=Path, help="keep traces and reports in this folder")
-    parser.add_argument(
-        "--page", type=Path, help=f"write the tables of all that was run, idle and beside {BUSY}, into this page, between its marks"
-    )
+    parser.add_argument("--page", type=Path, help=f"write the tables of all that was run, idle and beside {BUSY}, into this page, between its marks")
     args = parser.parse_args()
     if unknown := set(args.causes).difference(names):
         parser.error(f"no such cause: {' '.join(sorted(unknown))}")

@@ -41,9 +41,12 @@ class Lines:
                 (title + mark if sorted_by else title)[-cells:] if cell_len(title) < cells else (title[: cells - 1] + mark if sorted_by else title)
             )
             out.append(shown.ljust(cells) if title in _LEFT else shown.rjust(cells), "bold underline" if sorted_by else "bold").append(" ")
-        name = {"threads": "thread, and where it is", "waits": "waits in, for or until", "requests": "answered by", "clients": "waited for, and where most"}.get(
-            self._choice.view, self._choice.view[:-1]
-        )
+        name = {
+            "threads": "thread, and where it is",
+            "waits": "waits in, for or until",
+            "requests": "answered by",
+            "clients": "waited for, and where most",
+        }.get(self._choice.view, self._choice.view[:-1])
         sorted_by = self._choice.sort == "name"
         out.append(" " + name + (mark if sorted_by else ""), "bold underline" if sorted_by else "bold")
         return _exactly(out, self._width)

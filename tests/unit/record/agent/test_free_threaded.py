@@ -78,7 +78,9 @@ def test_sessions_begin_and_end_while_threads_call(interpreter: str, tmp_path: P
             assert_balanced(arena)
             stopped = int(arena.header["stopped"]) & 0xFFFFFFFFFFFF
             assert all((events["stamp"] <= stopped).all() for events in arena.threads.values())
-            assert np.sum([arena.functions[n].name == "shared" for n in arena.events["function"][arena.events["kind"] == 0].tolist()]) >= 200 + 3 * 100
+            assert (
+                np.sum([arena.functions[n].name == "shared" for n in arena.events["function"][arena.events["kind"] == 0].tolist()]) >= 200 + 3 * 100
+            )
             session.close()
 
 
