@@ -34,7 +34,7 @@ def payloads(kind: str, rows: pd.DataFrame, functions: pd.DataFrame, span: Span,
     for service, own in _by_service(rows, resources):
         contexts = contexts_of(own, functions)
         if len(contexts.rows()):
-            profile = gzip.compress(b"".join(pprof.profile(contexts, span, service)), _COMPRESSION)
+            profile = gzip.compress(b"".join(pprof.profile(contexts, span, service, resources)), _COMPRESSION)
             yield _to_pyroscope(service, profile, [*contexts.values], span)
 
 

@@ -16,8 +16,9 @@ from pytrace_ebpf.record.live.sink import Closed
 from pytrace_ebpf.view.export.otlp import resource
 from pytrace_ebpf.view.export.pprof import Span
 from pytrace_ebpf.view.export.profile_windows import held_loops
+from pytrace_ebpf.view.identities import identified
 from pytrace_ebpf.view.metrics import Totals, text
-from pytrace_ebpf.view.services import service
+from pytrace_ebpf.view.services import service_of
 
 _WINDOWS = 6  # that wait for a server
 
@@ -40,13 +41,13 @@ class Sinks:
         """A window: `profile` (schema.PROFILE), the `functions` that it joins, and the rows of schema.PROCESSES by pid."""
         rows, joined = profile.to_pandas(), functions.to_pandas()
         if self._port:
-            names = {pid: service(row["command"], row["executable"]) for pid, row in processes.items()}
-            self._totals.add(rows, held_loops(rows, joined), names)
+            names = {pid: service_of(row) for pid, row in processes.items()}
+            self._totals.add(rows, held_loops(rows, joined), names, {pid: identified(row) for pid, row in processes.items()})
             for pid in [pid for pid in self._totals.times if pid >= 0 and pid not in processes]:
                 self._totals.ended(pid)
         if self._push and len(rows):
             host, period = platform.node(), int(closed.metadata["sampling"]["period_ns"])
-            resources = {pid: resource(pid, row["command"], row["executable"], row["python_version"], host) for pid, row in processes.items()}
+            resources = {pid: resource(row, host) for pid, row in processes.items()}
             span = Span(time.time_ns() - (time.monotonic_ns() - closed.start_ns), closed.end_ns - closed.start_ns, period)
             for kind, push in self._push:
                 for payload in payloads(kind, rows, joined, span, resources):

@@ -4,7 +4,7 @@ The writer, the reader and docs/format.md are all made from TABLES. Times are
 nanoseconds of CLOCK_MONOTONIC; the manifest's clock anchors lead to wall-clock time.
 """
 
-from pytrace_ebpf.trace import layers
+from pytrace_ebpf.trace import identity, layers
 from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.trace.kinds import BEGINNINGS as BEGINNINGS
 from pytrace_ebpf.trace.kinds import MEANINGS as MEANINGS
@@ -172,6 +172,7 @@ PROCESSES = Table(
         Column("local_rank", "int32", "", "the same: on its host", True),
         Column("world_size", "int32", "", "how many ranks the job has", True),
         Column("job", "string", "", "its id: TORCHELASTIC_RUN_ID, PMIX_NAMESPACE, PMI_JOBID, SLURM_JOB_ID, RAY_JOB_ID, SPARK_APPLICATION_ID or DASK_SCHEDULER_ADDRESS; null for none", True),
+        *identity.COLUMNS,
     ),
 )
 

@@ -15,6 +15,7 @@ from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
 from pytrace_ebpf.trace.stream import Loss
 from pytrace_ebpf.units import plural
 from pytrace_ebpf.view import ended, text
+from pytrace_ebpf.view.identities import sentences
 from pytrace_ebpf.view.states import samples_tell
 from pytrace_ebpf.view.trigger import trigger_lines
 
@@ -85,6 +86,7 @@ def head(facts: dict[str, Any], calls: int, width: int, answer: Sequence[Text] =
         *lost,
         *answer,
         *(Text(text.fit(line, width), "bold") for line in _in_parts(traced(facts), width)),
+        *(Text(text.fit(text.clean(line), width)) for line in sentences(facts.get("identities") or [])),
         *(Text(line) for line in _in_lines(about, width)),
         *ended_else,
         *partly,

@@ -22,6 +22,7 @@ from pytrace_ebpf.view.head import (
     unserved_lines,
     waited_sentence,
 )
+from pytrace_ebpf.view.identities import sentences
 from pytrace_ebpf.view.sampled import cost_sentence, words
 from pytrace_ebpf.view.trigger import trigger_lines
 
@@ -44,6 +45,7 @@ def info(facts: dict[str, Any], width: int) -> Group:
         *([("dropped", _dropped(facts))] if facts["dropped"] else []),
         ("host", f"{host.get('hostname', '?')}   Linux {host.get('kernel', '?')} {host.get('machine', '')}   {host.get('cpus', '?')} cores"),
         ("program", traced(facts)),
+        *(("service", sentence) for sentence in sentences(facts["identities"])),
         ("python", f"{target.get('python_version') or 'none'}   {target.get('executable', '')}   pid {target.get('pid', '?')}"),
         *(("source", f"{s['source']} for pid {s.get('pid')}: {s.get('why')}") for s in facts["sources"] if s.get("source")),
         (

@@ -17,6 +17,9 @@ MOST_PROCESSES = 200
 _OTHERS = "(others)"
 _MOST_LABEL = 64  # characters of a value, which a program may have chosen
 _STATES = (*SPLIT, "unknown_ns")
+_OF_RESOURCES = (  # the attributes that are labels, with underscores for the dots
+    "service.version", "deployment.environment.name", "k8s.namespace.name", "k8s.pod.name", "k8s.container.name", "container.id",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,20 +43,26 @@ class Totals:
     names: dict[int, str] = field(default_factory=dict)
     times: dict[int, dict[str, int]] = field(default_factory=dict)
     held: dict[int, int] = field(default_factory=dict)
+    labels: dict[int, dict[str, str]] = field(default_factory=dict)
 
-    def add(self, rows: pd.DataFrame, held: Mapping[int, int], names: Mapping[int, str]) -> None:
-        """A window: `rows` of table profile, the time that asyncio's loops were held (profile_windows.held_loops), and services by process."""
+    def add(
+        self, rows: pd.DataFrame, held: Mapping[int, int], names: Mapping[int, str], attributes: Mapping[int, Mapping[str, str]] | None = None
+    ) -> None:
+        """A window: `rows` of table profile, the time that asyncio's loops were held (profile_windows.held_loops), and by process services and attributes."""
         for pid, sums in rows.groupby("pid")[["samples", "off_samples", *_STATES]].sum().to_dict("index").items():
             key = self._key(int(pid), names.get(int(pid), ""))
             own = self.times.setdefault(key, {})
             for name, value in sums.items():
                 own[name] = own.get(name, 0) + int(value)
+            if key >= 0 and attributes:
+                said = attributes.get(key, {})
+                self.labels[key] = {name.replace(".", "_"): said[name] for name in _OF_RESOURCES if name in said}
             if pid in held:
                 self.held[key] = self.held.get(key, 0) + held[int(pid)]
 
     def ended(self, pid: int) -> None:
         """A process is there no more."""
-        for of in (self.names, self.times, self.held):
+        for of in (self.names, self.times, self.held, self.labels):
             of.pop(pid, None)
 
     def _key(self, pid: int, name: str) -> int:
@@ -69,7 +78,7 @@ def text(status: Mapping[str, Any], totals: Totals) -> str:
 
 
 def _of_processes(totals: Totals) -> Iterator[Family]:
-    labels = {pid: {"pid": str(pid) if pid >= 0 else "", "service": name} for pid, name in totals.names.items()}
+    labels = {pid: {"pid": str(pid) if pid >= 0 else "", "service": name} | totals.labels.get(pid, {}) for pid, name in totals.names.items()}
     seconds = [
         (labels[pid] | {"state": name.removesuffix("_ns")}, sums[name] / 1e9)
         for pid, sums in totals.times.items()

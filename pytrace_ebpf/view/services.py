@@ -6,7 +6,9 @@ code of -c is not taken for a script; and a name that is not spelled as a file o
 
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import PurePosixPath
+from typing import Any
 
 from pytrace_ebpf.printable import printable
 
@@ -31,6 +33,12 @@ def service(command: str, executable: str = "") -> str:
     if not _INTERPRETER.fullmatch(first):
         return printable(PurePosixPath(executable).name)[:_MOST]
     return (_started(words[1:]) if len(words) > 1 else first)[:_MOST]
+
+
+def service_of(row: Mapping[str, Any]) -> str:
+    """The name of the service that a process (a row of schema.PROCESSES) belongs to; where nobody says one that of its program."""
+    said = row.get("service_name")
+    return printable(said)[:_MOST] if isinstance(said, str) and said else service(row["command"], row["executable"])
 
 
 def _started(words: list[str]) -> str:

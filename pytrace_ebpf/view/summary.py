@@ -14,6 +14,7 @@ from pytrace_ebpf.analyze.samples.sampling import period_of
 from pytrace_ebpf.trace.layers import NATIVE_NAMES
 from pytrace_ebpf.trace.schema import AGENT
 from pytrace_ebpf.view.ended import COLUMNS
+from pytrace_ebpf.view.identities import identities
 
 Floats = npt.NDArray[np.float64]
 
@@ -193,6 +194,7 @@ def summary(trace: Any) -> dict[str, Any]:
         "waited_ns": manifest["cost"].get("waited_ns", 0),
         "sampling_ns": manifest["cost"].get("sampling_ns"),
         "processes": len(processes),
+        "identities": identities(processes),
         "ends": ends(processes),
         "interpreters": interpreters(processes, trace.threads()),
         "threads": int((trace.threads()["name"] != AGENT).sum()),

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 from pytrace_ebpf.record.cpython import frames, lines, loaded, running_tasks, thread_names
 from pytrace_ebpf.record.dump import objects
+from pytrace_ebpf.record.identity import node, published
 from pytrace_ebpf.record.parsing import beginnings, disassembly, elf, elf_file, source_index
 from pytrace_ebpf.record.parsing.shape import encode
 
@@ -42,10 +43,12 @@ disassembly.disassembler()  # a library, which cannot be loaded any more when it
 TASKS: dict[str, Callable[[dict[str, Any], list[int]], Any]] = {
     "beginnings": _beginnings,
     "binary": _binary,
+    "container": node.read_container,
     "loaded_functions": loaded.walk_loaded,
     "needed": _needed,
     "objects": objects.walk_objects,
     "open_frames": frames.walk_frames,
+    "published": published.walk_published,
     "read_codes": frames.walk_codes,
     "read_lines": lines.walk_lines,
     "running_tasks": running_tasks.walk_running_tasks,

@@ -11,12 +11,12 @@ import numpy as np
 
 from pytrace_ebpf.patterns import Mains
 from pytrace_ebpf.record.cpython.frames import CodeInfo, read_codes
+from pytrace_ebpf.record.identity.identities import NOT_SAID, Identities
 from pytrace_ebpf.record.output.tables import Columns, columns_of
 from pytrace_ebpf.record.parsing import sandbox
 from pytrace_ebpf.record.process.ending import KNOWN, NOT_KNOWN, OF_AGENT, OUT_OF_MEMORY, ending, from_status, groups_of, limit_of
 from pytrace_ebpf.record.process.naming import Naming, comm_of
 from pytrace_ebpf.record.process.programs import Ran
-from pytrace_ebpf.record.process.ranks import UNKNOWN, rank_of
 from pytrace_ebpf.record.process.readings import Readings
 from pytrace_ebpf.record.process.shares import Shares
 from pytrace_ebpf.record.process.target import MOST_INTERPRETERS, Target, as_text, command_line, is_zombie, threads
@@ -46,8 +46,7 @@ class Processes(Recorder):
         self.processes: dict[int, dict[str, Any]] = {}
         self.threads: dict[tuple[int, int], dict[str, Any]] = {}
         self.targets: dict[int, Target] = {}  # of the Pythons among them
-        self.mains = Mains()
-        self.ran = Ran()
+        self.mains, self.ran = Mains(), Ran()
         self._program_start_ns: dict[int, int] = {}
         self._first_call_ns: dict[int, int] = {}  # of a living process, whatever its program was then
         self._ends: Counter[int] = Counter()  # what the exits of each process's threads said of its end, joined by or
@@ -58,7 +57,7 @@ class Processes(Recorder):
         self.inside: dict[int, dict[int, int]] = {}  # of processes in another pid namespace, ids in there to those here, as each thread was born
         self.births: dict[int, int] = {}  # when each was forked, of those of which that was reported
         self._early: dict[tuple[int, int], str] = {}  # `interpreters` of threads whose beginning was not reported yet
-        self._naming = Naming(self.readings, user)
+        self._naming, self._identities = Naming(self.readings, user), Identities(self.readings, user)
         self._changed: set[int | tuple[int, int]] = set()
         self._news: News = []
         self.turns = 0  # how often they were taken
@@ -115,7 +114,7 @@ class Processes(Recorder):
             gil_end=gil_end,
             interpreters=target.interpreters(),
             start_ns=start_ns,
-            **rank_of(target.process),
+            **self._identities.begun(target.process),
         )
         self.add_threads(target.pid, start_ns)
         self._read_names(target.pid)
@@ -148,9 +147,7 @@ class Processes(Recorder):
 
     def clear_source(self, pid: int) -> None:
         """No function event comes from this process after all."""
-        if pid in self.processes:
-            self.processes[pid]["source"] = None
-            self._changed.add(pid)
+        self._change(pid, {"source": None})
 
     def add_other(self, pid: int, ppid: int, start_ns: int) -> None:
         """A followed process that is no traceable Python: only its scheduling is recorded, unless its calls came before its fork was reported."""
@@ -171,11 +168,10 @@ class Processes(Recorder):
 
     def let_go(self, pid: int) -> None:
         """A living Python is traced no longer: to the trace it ends now."""
-        now = self._now()
         for key in [key for key, thread in self.threads.items() if key[0] == pid and thread["end_ns"] is None]:
-            self._end_thread(key, now)
+            self._end_thread(key, self._now())
         if pid in self.targets:  # none of its threads was ever seen
-            self._end(pid, now)
+            self._end(pid, self._now())
 
     def describe(self, pid: int, command: str, executable: str) -> None:
         """A process that was just forked and is about to run this program."""
@@ -189,8 +185,7 @@ class Processes(Recorder):
     def executed(self, pid: int, ts: int) -> None:
         """A process became another program at `ts`."""
         if program := self.ran.executed(pid, ts) if pid in self.processes else {}:
-            self.processes[pid] |= program
-            self._changed.add(pid)
+            self._change(pid, program)
 
     def add_threads(self, pid: int, start_ns: int) -> None:
         """Every thread that `pid` has right now."""
@@ -285,8 +280,7 @@ class Processes(Recorder):
         """A process has made so many, as itself says: what cannot be is not believed."""
         row = self.processes.get(pid)
         if row is not None and row["interpreters"] < interpreters < MOST_INTERPRETERS:
-            row["interpreters"] = interpreters
-            self._changed.add(pid)
+            self._change(pid, {"interpreters": interpreters})
 
     def run(self, pid: int, interpreters: dict[int, list[int]]) -> None:
         """Threads make calls of interpreters beside the main one, by tid: as their process says, once for each."""
@@ -323,14 +317,14 @@ class Processes(Recorder):
         for pid in ended[: max(len(ended) - _MOST_ENDED, 0)]:
             del self.processes[pid]
             self.ran.forget(pid)
+            self._identities.forget(pid)
             for by_pid in (self._program_start_ns, self._alive, self._ends, self._groups, self.inside, self.births):
                 by_pid.pop(pid, None)
 
     def _read_names(self, pid: int | None = None) -> None:
         """The names of the living threads of `pid`, or of all."""
         for key, thread in self.threads.items() if self._names else ():
-            mine = thread["end_ns"] is None and pid in (None, key[0])
-            if mine and (comm := comm_of(*key)) not in ("", thread["comm"]):
+            if thread["end_ns"] is None and pid in (None, key[0]) and (comm := comm_of(*key)) not in ("", thread["comm"]):
                 self._rename(key, comm if thread["name"] == thread["comm"] else thread["name"], comm)
 
     def _name_threads(self, all_: bool = False) -> None:
@@ -342,10 +336,17 @@ class Processes(Recorder):
                     self._rename((pid, tid), name, thread["comm"])
             if any(owner == pid and tid not in names and thread["end_ns"] is None for (owner, tid), thread in self.threads.items()):
                 self._naming.incomplete(pid)
+        for pid, columns in self._identities.learned():
+            self._change(pid, columns)
 
     def _rename(self, key: tuple[int, int], name: str, comm: str) -> None:
         self.threads[key] |= {"name": name, "comm": comm}
         self._changed.add(key)
+
+    def _change(self, pid: int, columns: dict[str, Any]) -> None:
+        if pid in self.processes:
+            self.processes[pid] |= columns
+            self._changed.add(pid)
 
     def _put_process(self, pid: int, **row: Any) -> None:
         self._program_start_ns[pid] = row["start_ns"]
@@ -359,7 +360,7 @@ class Processes(Recorder):
         early = self._ended_early.pop(pid, {})
         early |= limit_of(early, self._groups[pid])
         row |= NOT_KNOWN | {"earlier_commands": self.ran.earlier(pid)} | ({} if self._alive[pid] else early)
-        self.processes[pid] = {"pid": pid, "end_ns": None} | UNKNOWN | row
+        self.processes[pid] = {"pid": pid, "end_ns": None} | NOT_SAID | row
         self._changed.add(pid)
 
     def _add_thread(self, pid: int, tid: int, start_ns: int, inherited: str = "") -> None:
@@ -383,11 +384,11 @@ class Processes(Recorder):
     def _end(self, pid: int, ts: int) -> None:
         self.targets.pop(pid, None)
         self._naming.forget(pid)
+        self._identities.ended(pid)
         self._first_call_ns.pop(pid, None)
         ended = ending(self._ends.pop(pid, 0), self._groups.get(pid, ""))
         if pid in self.processes:
-            self.processes[pid] |= {"end_ns": ts} | ended
-            self._changed.add(pid)
+            self._change(pid, {"end_ns": ts} | ended)
         else:  # before anything else was heard of it
             self._ended_early[pid] = {"end_ns": ts} | ended
             if len(self._ended_early) > _MOST_ENDED:
@@ -396,5 +397,4 @@ class Processes(Recorder):
     def waited_for(self, pid: int, status: int) -> None:
         """What wait() gave of a child of this process."""
         if pid in self.processes and self.processes[pid]["exit_signal"] is None:
-            self.processes[pid] |= from_status(status)
-            self._changed.add(pid)
+            self._change(pid, from_status(status))

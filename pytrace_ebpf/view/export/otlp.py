@@ -22,7 +22,8 @@ from pytrace_ebpf.view.export.contexts import Contexts, of_trace, of_tree
 from pytrace_ebpf.view.export.numbered import Strings, grouped
 from pytrace_ebpf.view.export.pprof import Span
 from pytrace_ebpf.view.export.protobuf import Fixed, Packed, Slot, data, messages, nested, number, varint, width
-from pytrace_ebpf.view.services import service
+from pytrace_ebpf.view.identities import identified
+from pytrace_ebpf.view.services import service_of
 
 SUFFIX = ".otlp"
 _BY_INTERPRETER = ("python", "gc", "import")  # of `functions.function_layer`: what the interpreter does
@@ -53,21 +54,21 @@ def _link(request: dict[str, Any]) -> bytes:
 
 def _resources(trace: Any) -> dict[int, Attributes]:
     host = str((trace.manifest.get("host") or {}).get("hostname", ""))
-    return {
-        int(row.pid): resource(row.pid, row.command, row.executable, row.python_version, host) for row in trace.processes().itertuples(index=False)
-    }
+    return {int(row["pid"]): resource(row, host) for row in trace.processes().to_dict("records")}
 
 
-def resource(pid: int, command: str, executable: str, python_version: str | None, host: str = "") -> Attributes:
-    """The attributes of a process; those that are not known are left out. The service is its script or module."""
-    version = python_version if isinstance(python_version, str) else ""
-    name = PurePosixPath(executable).name if isinstance(executable, str) else ""
+def resource(process: Mapping[str, Any], host: str = "") -> Attributes:
+    """The attributes of a process, a row of schema.PROCESSES; those that are not known are left out. A service without a name has that of its script or module."""
+    executable, python = process["executable"], process["python_version"]
+    version = python if isinstance(python, str) else ""
     found: dict[str, str | int] = {
-        "service.name": service(command, executable) or "unknown_service", "process.pid": int(pid), "process.executable.name": name,
+        "service.name": service_of(process) or "unknown_service", "process.pid": int(process["pid"]),
+        "process.executable.name": PurePosixPath(executable).name if isinstance(executable, str) else "",
         "process.executable.path": executable, "process.runtime.name": "cpython" if version else "",
         "process.runtime.version": version, "host.name": host,
     }  # fmt: skip
-    return {key: printable(value) if isinstance(value, str) else value for key, value in found.items() if value}
+    known = {key: printable(value) if isinstance(value, str) else value for key, value in found.items() if value}
+    return identified(process) | known
 
 
 def request(contexts: Contexts, span: Span, resources: Mapping[int, Attributes], link: bytes = b"") -> Iterator[bytes | bytearray]:

@@ -4,7 +4,7 @@ Each way is a sample type of its own (-sample_index=gil_wait). Field numbers: gi
 """
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -16,9 +16,12 @@ from pytrace_ebpf.printable import printable
 from pytrace_ebpf.view.export.contexts import Contexts, of_trace
 from pytrace_ebpf.view.export.numbered import Strings, grouped
 from pytrace_ebpf.view.export.protobuf import Packed, Piece, data, messages, nested, number, width
+from pytrace_ebpf.view.identities import identified
 
 SUFFIX = ".pb.gz"
 _COMPRESSION = 6
+_LABELS = ("service.name", "service.version", "k8s.namespace.name", "k8s.pod.name", "k8s.container.name", "container.id")
+Resources = Mapping[int, Mapping[str, str | int]]
 
 
 @dataclass(frozen=True)
@@ -42,15 +45,16 @@ def write(trace: Any, out: BinaryIO) -> None:
     """Write `trace` or a window of it."""
     program = str((trace.manifest.get("target") or {}).get("executable") or "python")
     with gzip.GzipFile(fileobj=out, mode="wb", compresslevel=_COMPRESSION, mtime=0) as packed:
-        packed.writelines(profile(of_trace(trace), Span.of(trace), program))
+        said = {int(row["pid"]): identified(row) for row in trace.processes().to_dict("records")}
+        packed.writelines(profile(of_trace(trace), Span.of(trace), program, said))
 
 
-def profile(contexts: Contexts, span: Span, program: str) -> Iterator[bytes | memoryview]:
-    """The Profile message, piece by piece, not compressed yet. `program`: the file that ran."""
+def profile(contexts: Contexts, span: Span, program: str, resources: Resources | None = None) -> Iterator[bytes | memoryview]:
+    """The Profile message, piece by piece, not compressed yet. `program`: the file that ran; `resources`: by process its attributes, of which some are labels."""
     strings = Strings()
     types = [(name, "nanoseconds" if i else "count") for i, name in enumerate(contexts.values)]
     yield from (data(1, _type(strings, *each)) for each in types)
-    yield from _samples(contexts, strings)
+    yield from _samples(contexts, strings, resources or {})
     # The locations have names, so that nobody looks for symbols in this file.
     yield data(3, number(1, 1) + number(5, strings.number(printable(program))) + b"".join(number(has, 1) for has in (7, 8, 9)))
     yield from _places(contexts, strings)
@@ -65,9 +69,9 @@ def _type(strings: Strings, name: str, unit: str) -> bytes:
     return number(1, strings.number(name)) + number(2, strings.number(unit))
 
 
-def _samples(contexts: Contexts, strings: Strings) -> Iterator[memoryview]:
+def _samples(contexts: Contexts, strings: Strings, resources: Resources) -> Iterator[memoryview]:
     """Sample messages; those with stacks of one depth have one size."""
-    labels = _labels(contexts, strings)
+    labels = _labels(contexts, strings, resources)
     values = np.stack(list(contexts.values.values()), axis=1)
     location, value = width(len(contexts.places)), width(int(values.max(initial=0)))
     for rows, places in contexts.stacks(contexts.rows()):
@@ -76,14 +80,16 @@ def _samples(contexts: Contexts, strings: Strings) -> Iterator[memoryview]:
             yield messages(nested(2, sample), len(own)).data
 
 
-def _labels(contexts: Contexts, strings: Strings) -> list[list[bytes]]:
-    """The labels of each thread's samples: pid and tid, as numbers, so that -tagfocus=tid=4711 finds them, and thread."""
+def _labels(contexts: Contexts, strings: Strings, resources: Resources) -> list[list[bytes]]:
+    """The labels of each thread's samples: pid and tid, as numbers, so that -tagfocus=tid=4711 finds them, thread, and who its process is."""
     out = []
     for pid, tid, name in contexts.threads.itertuples(index=False):
         ids = [(strings.number(key), value) for key, value in (("pid", pid), ("tid", tid)) if value >= 0]
         said = strings.number(printable(name) if isinstance(name, str) else f"thread {tid}")
         numbers = [data(3, number(1, key) + number(3, int(value))) for key, value in ids]
-        out.append([*numbers, data(3, number(1, strings.number("thread")) + number(2, said))])
+        whose = resources.get(int(pid), {})
+        texts = [(strings.number(key), strings.number(str(whose[key]))) for key in _LABELS if whose.get(key)]
+        out.append([*numbers, *(data(3, number(1, key) + number(2, text)) for key, text in ((strings.number("thread"), said), *texts))])
     return out
 
 

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from pytrace_ebpf.view.export.protobuf import data, number
+from pytrace_ebpf.view.identities import strings, words
 
 Ints = npt.NDArray[np.int64]
 _KEY = ["pid", "tid"]
@@ -67,10 +68,11 @@ class Tracks:
     def descriptors(self, processes: pd.DataFrame) -> Iterator[bytes]:
         """The TrackDescriptor messages, parents first."""
         pids = list(self.threads["pid"].unique())
-        commands = processes.drop_duplicates("pid", keep="last").set_index("pid")["command"].to_dict()
+        known = {row["pid"]: row for row in processes.to_dict("records")}
         for i, pid in enumerate(pids):
-            command = str(commands.get(pid) or f"process {pid}")
-            yield number(1, 1 + i) + data(3, number(1, int(pid)) + data(2, command) + data(6, command))
+            row = known.get(pid, {})
+            command, labels = str(row.get("command") or f"process {pid}"), words(strings(row))
+            yield number(1, 1 + i) + data(3, number(1, int(pid)) + data(2, command) + data(6, command) + (data(8, labels) if labels else b""))
         for t, pid in enumerate(self.threads["pid"]):
             thread = number(1, int(pid)) + number(2, self.tid(t)) + data(5, self.name(t))
             uuid = _BASE + 2 * t

@@ -23,7 +23,7 @@ from pytrace_ebpf.view.page.boxes import PARTS
 from pytrace_ebpf.view.page.columns import Columns
 from pytrace_ebpf.view.page.excerpts import Moments
 from pytrace_ebpf.view.page.page_tables import harmless, tables
-from pytrace_ebpf.view.services import service
+from pytrace_ebpf.view.services import service_of
 from pytrace_ebpf.view.text import clean
 
 _PAGE = Path(__file__).with_name("page.html")
@@ -104,8 +104,7 @@ def _threads(trace: Any, tree: pd.DataFrame) -> pd.DataFrame:
 
 def _processes(trace: Any) -> dict[int, str]:
     """The program of each pid: its script or module, else its executable."""
-    rows = trace.processes()[["pid", "command", "executable"]].drop_duplicates("pid", keep="last")
-    return {int(pid): clean(service(command, executable) or command) for pid, command, executable in rows.itertuples(index=False)}
+    return {int(row["pid"]): clean(service_of(row) or row["command"]) for row in trace.processes().to_dict("records")}
 
 
 def _functions(functions: pd.DataFrame, table: pd.DataFrame, columns: Columns) -> dict[str, Any]:

@@ -59,7 +59,7 @@ FUNCTION_ROWS = [
 FUNCTIONS_ = pd.DataFrame(FUNCTION_ROWS, columns=FUNCTIONS.arrow.names)
 SPAN = Span(1_700_000_001_500_000_000, 10_000_000_000, 100)
 RESOURCES = {
-    pid: otlp.resource(pid, command, "/usr/bin/python3.11", "3.11.2", "here")
+    pid: otlp.resource({"pid": pid, "command": command, "executable": "/usr/bin/python3.11", "python_version": "3.11.2"}, "here")
     for pid, command in ((7, "python3 -m shop.web --key=s3cret"), (9, "x y"))
 }
 APP, RUN, F = ("<module>", "/srv/app.py"), ("Handle._run", "/usr/lib/python3.11/asyncio/events.py"), ("f", "/srv/app.py")

@@ -14,6 +14,7 @@ import pytest
 import pytrace_ebpf
 from pytrace_ebpf.cli import main
 from pytrace_ebpf.derive.calls.rows import SOUGHT
+from pytrace_ebpf.trace.identity import NAMES
 from pytrace_ebpf.trace.joins import joins
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.schema import TABLES
@@ -80,7 +81,7 @@ def test_ids_join(trace: Trace) -> None:
         (table.name, c.name) for table in TABLES.values() for c in table.columns if c.name.endswith("_id") and (table.name, c.name) != ("usage", "id")
     }
     keys = {(join.other, column) for join in made for column in join.other_columns}
-    elsewhere = {(table, column) for table, column in ids if column in ("trace_id", "span_id")}  # of distributed tracing
+    elsewhere = {(table, column) for table, column in ids if column in ("trace_id", "span_id", *NAMES)}  # of distributed tracing, containers, hosts
     assert ids - elsewhere <= named | keys
     frames = {name: getattr(trace, name)() for name in (*DERIVED, "functions", "threads", "processes", "samples", "stacks", "profile")}
     joined = 0
