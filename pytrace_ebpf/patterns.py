@@ -122,6 +122,11 @@ def fits_function(pattern: str, file: str, module: str, qualname: str, is_main: 
     return is_bare and _fits_bare(pattern, modules, qualname)
 
 
+def fits_called(pattern: str, file: str, module: str, qualname: str, is_main: bool) -> bool:
+    """As fits_function, of what a trace has: what is written in C, and operators, have no file, and are known by their whole name."""
+    return fits_function(pattern, file, module, qualname, is_main) if file else fnmatchcase(qualname, pattern)
+
+
 def nearest(pattern: str, functions: Iterable[tuple[str, str, str]]) -> list[str]:
     """Of functions, (file, module, qualified name) each, the names that are most like a pattern which fits none; the best first."""
     return nearest_names(

@@ -77,7 +77,8 @@ for each event, the state of what rebuilds the calls and the sums of those that 
 grew is read on, and a window of a trace begun (`pytrace_ebpf/derive/checkpoints.py`). So is `settled/`: of `calls/`, `waits/`, `tasks/`, `requests/`, `values/`,
 `operators/`, `lines/` and `memory/` of a trace that is still recorded, what goes on after its last segment, so that they too are derived of the new segments alone once it
 has grown (`pytrace_ebpf/derive/store.py`). So is `gil/`, who held the GIL by what each segment
-shows, and `cores/`, the sums of the report by core, of which the same holds. Only the version that wrote them reads them.
+shows, and `cores/`, the sums of the report by core, of which the same holds; and `calls_of/`, of a recording that has ended, the calls in which client libraries
+were asked for something (`pytrace_ebpf/derive/streams.py`). Only the version that wrote them reads them.
 
 The manifest's `target` is the process that was asked for, or the first of several; `targets` has the `pid` and `command` of each (of
 a hundred at most; children are in `processes`). `options.match` is the pattern by which they were found, or null.

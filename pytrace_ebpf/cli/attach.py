@@ -17,6 +17,8 @@ from dataclasses import replace
 
 from pytrace_ebpf import priority
 from pytrace_ebpf.errors import UsageError
+from pytrace_ebpf.identity_patterns import HELP as WHO
+from pytrace_ebpf.identity_patterns import Who
 from pytrace_ebpf.options import option_rules, recording
 from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.process import descriptors
@@ -39,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--match", type=pattern, metavar="PATTERN",
         help="trace every Python process whose command line has this regular expression in it, those that are started later too; "
-        "until Ctrl-C or --duration. One has to be there at the start",
+        f"until Ctrl-C or --duration. One has to be there at the start. Or by who they are: {WHO}",
     )  # fmt: skip
     parser.add_argument("--duration", type=duration, metavar="S", help="stop after S seconds, or 90s, 1m30s (until Ctrl-C)")
     parser.add_argument(
@@ -70,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
         session = recording.new_session(options, _INSTEAD)
         stopped.wake = session.wake
         try:
-            begun = session.start(*pids)
+            with recorded.ticking("attaching", args.quiet):
+                begun = session.start(*pids)
             priority.let_go()  # what is recorded is a program among the others
             recorded.beginning(begun, session.status().said, args.quiet)
             deadline = time.monotonic() + (args.duration or float("inf"))
@@ -80,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
                 summing.beside(session, args.retain is not None or bool(args.trigger), show) as look,
             ):
                 session.run(lambda: asked(session) or stopped() or time.monotonic() >= deadline, look)
-            with priority.first():
+            with priority.first(), recorded.ticking("finishing the trace", args.quiet):
                 session.finish()
             recorded.closing(session, args.quiet)
         finally:
@@ -104,7 +107,9 @@ def process_ids(text: str) -> list[int]:
 
 
 def pattern(text: str) -> str:
-    """The type of an option: a regular expression."""
+    """The type of an option: a regular expression, or what identity_patterns.Who takes."""
+    if Who.parsed(text):
+        return text
     try:
         re.compile(text.encode())
     except re.error as error:

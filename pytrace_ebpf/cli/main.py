@@ -31,6 +31,7 @@ COMMANDS = (
     "daemon",
     "report",
     "diff",
+    "check",
     "export",
     "info",
     "experiment",

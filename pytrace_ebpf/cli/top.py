@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-p", "--pid", type=attach.process_ids, action="append", default=[], metavar="PID", help="the same as an option")
     parser.add_argument(
         "--match", type=attach.pattern, metavar="PATTERN",
-        help="watch every Python process whose command line has this regular expression in it, those that are started later too",
+        help="watch every Python process whose command line has this regular expression in it, those that are started later too; or by who they are, as of attach",
     )  # fmt: skip
     parser.add_argument("--sample", type=recording.rate, default=recording.HZ, metavar="HZ", help=f"samples a second and core ({recording.HZ:g})")
     parser.add_argument("--last", type=_span, default=_LAST_S, metavar="TIME", help=f"show the last 10s, 1m, up to 10m ({_LAST_S:g}s)")

@@ -237,6 +237,9 @@ _RULE_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "cgroup": ("cgroup", _patterns),
     "container": ("container", _patterns),
     "pid": ("pids", _pids),
+    "service": ("service", _patterns),
+    "pod": ("pod", _patterns),
+    "unit": ("unit", _patterns),
     "options": ("options", _patterns),
 }
 assert {to for to, _ in _KEYS.values()} | {"rules", "push"} == {each.name for each in fields(Configuration)}

@@ -7,11 +7,12 @@ goes when another comes who has fewer.
 
 import time
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytrace_ebpf.daemon.configuration import Configuration
 from pytrace_ebpf.daemon.policy import IGNORE, RECORD, SAMPLE, Rule, decide, read
 from pytrace_ebpf.errors import HostError, TargetError
+from pytrace_ebpf.record.identity.choosing import Identified
 from pytrace_ebpf.record.process import descriptors
 from pytrace_ebpf.record.process.matching import Key, Looking, command, key_of, processes
 from pytrace_ebpf.record.process.shares import Places
@@ -37,6 +38,7 @@ class Finding(Looking):
         super().__init__()
         self._policy, self._otherwise = configuration.rules, configuration.otherwise
         self.most = min(configuration.max_processes, descriptors.enough_for())  # that are sampled
+        self._identified = Identified(self.shares) if any(rule.asks_who for rule in self._policy) else None
         self._places: Places[int] = Places(self.most)
         self._to_let_go: deque[int] = deque()
         self._seen: dict[int, _Seen] = {}
@@ -108,6 +110,8 @@ class Finding(Looking):
             if known is None or now - known.since_s < _YOUNG_S or pid % _TURNS == self._turn:
                 seen[pid] = self._see(pid, known, now)
         self._seen = seen
+        if self._identified:
+            self._identified.keep(seen)
         self._handed = {pid: key for pid, key in self._handed.items() if pid in seen and seen[pid].key == key}
         self._left_out = {pid: key for pid, key in self._left_out.items() if pid in seen and seen[pid].key == key}
         self._recorded = {key for key in self._recorded if key[0] in seen and seen[key[0]].key == key}
@@ -135,6 +139,8 @@ class Finding(Looking):
         process = read(pid, words) if words else None
         if process is None or key_of(pid) != key:  # it ended meanwhile, or is a thread of the kernel
             return _Seen(known.since_s if known else now, None, Rule(IGNORE))
+        if self._identified and key:
+            process = replace(process, who=self._identified.of(pid, key))
         rule = decide(self._policy, self._otherwise, process)
         since = known.since_s if known and known.key in (key, None) else now
         return _Seen(since, None if rule.action == IGNORE else key, rule)

@@ -5,13 +5,17 @@ rule only chooses. Who a process belongs to the kernel says.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
+
+from pytrace_ebpf.identity_patterns import Who
+from pytrace_ebpf.record.identity.groups import CONTAINER, paths
 
 SAMPLE, RECORD, IGNORE = ACTIONS = ("sample", "record", "ignore")
-_CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?=[/.:]|$)", re.ASCII)
+_ID = re.compile(r"[0-9a-f]*\*?")
 _LONGEST = 1 << 16  # bytes of a file of /proc
 
 
@@ -23,11 +27,12 @@ class Process:
     command: str
     uid: int
     cgroups: tuple[str, ...]
+    who: Mapping[str, Any] = field(default_factory=dict)  # as identity_patterns.Who.fits() takes it; {} where no rule asks
 
     @property
     def containers(self) -> tuple[str, ...]:
         """The ids of the container that it is in, by the names that Docker, Podman, containerd and CRI-O give to control groups."""
-        return tuple(dict.fromkeys(found for path in self.cgroups for found in _CONTAINER.findall(path)))
+        return tuple(dict.fromkeys(found for path in self.cgroups for found in CONTAINER.findall(path)))
 
 
 @dataclass(frozen=True)
@@ -38,8 +43,11 @@ class Rule:
     command: tuple[str, ...] = ()
     users: tuple[int, ...] = ()
     cgroup: tuple[str, ...] = ()
-    container: tuple[str, ...] = ()  # the beginning of an id
+    container: tuple[str, ...] = ()  # the beginning of an id, or a name
     pids: tuple[int, ...] = ()
+    service: tuple[str, ...] = ()
+    pod: tuple[str, ...] = ()
+    unit: tuple[str, ...] = ()
     options: tuple[str, ...] = ()  # of `attach`, for RECORD
 
     def fits(self, process: Process) -> bool:
@@ -48,9 +56,25 @@ class Rule:
             (not self.command or any(fnmatchcase(process.command, pattern) for pattern in self.command))
             and (not self.users or process.uid in self.users)
             and (not self.cgroup or any(fnmatchcase(path, pattern) for path in process.cgroups for pattern in self.cgroup))
-            and (not self.container or any(fnmatchcase(name, f"{pattern}*") for name in process.containers for pattern in self.container))
+            and (
+                not self.container
+                or any(fnmatchcase(name, f"{pattern}*") for name in process.containers for pattern in self.container)
+                or _is(process, "container", self.container)
+            )
             and (not self.pids or process.pid in self.pids)
+            and all(
+                not patterns or _is(process, kind, patterns) for kind, patterns in (("service", self.service), ("pod", self.pod), ("unit", self.unit))
+            )
         )
+
+    @property
+    def asks_who(self) -> bool:
+        """Whether it must be known who a process is."""
+        return bool(self.service or self.pod or self.unit or any(not _ID.fullmatch(pattern) for pattern in self.container))
+
+
+def _is(process: Process, kind: str, patterns: Sequence[str]) -> bool:
+    return any(Who(kind, pattern).fits(process.who) for pattern in patterns)
 
 
 def decide(rules: Sequence[Rule], otherwise: str, process: Process) -> Rule:
@@ -67,8 +91,8 @@ def read(pid: int, command: bytes) -> Process | None:
         return None
     # The kernel escapes line breaks in the name, which comes before.
     uid = re.search(rb"^Uid:\t(\d+)", status, re.MULTILINE)
-    paths = tuple(line.split(":", 2)[2] for line in cgroups.decode("utf-8", "replace").split("\n") if line.count(":") >= 2)
-    return Process(pid, command.decode("utf-8", "replace"), int(uid[1]), paths) if uid else None
+    groups = tuple(paths(cgroups.decode("utf-8", "replace")))
+    return Process(pid, command.decode("utf-8", "replace"), int(uid[1]), groups) if uid else None
 
 
 def _content(path: Path) -> bytes:

@@ -13,12 +13,12 @@ from pytrace_ebpf.daemon.push import LAST_S, Push
 from pytrace_ebpf.daemon.sending import most_payloads, payloads
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.record.live.sink import Closed
+from pytrace_ebpf.services import service_of
 from pytrace_ebpf.view.export.otlp import resource
 from pytrace_ebpf.view.export.pprof import Span
 from pytrace_ebpf.view.export.profile_windows import held_loops
 from pytrace_ebpf.view.identities import identified
 from pytrace_ebpf.view.metrics import Totals, text
-from pytrace_ebpf.view.services import service_of
 
 _WINDOWS = 6  # that wait for a server
 

@@ -314,6 +314,7 @@ static bool make_row(struct engine *engine, struct thread *thread, struct call *
         .call_line = call->line,
         .status = status_of(flags),
         .known = (uint8_t)(split->known | (ended->known_self & OF_TIMES) << 4),
+        .node = engine->wants_tree ? (int32_t)call->node : 0,
     };
     rows_put(rows, slot, &row);
     thread->ended = slot;

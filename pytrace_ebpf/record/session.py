@@ -15,12 +15,13 @@ from pytrace_ebpf.rebuild.library import library
 from pytrace_ebpf.record.cost.cost import Cost, Price
 from pytrace_ebpf.record.cpython.functions import Functions
 from pytrace_ebpf.record.cpython.holdings import Owners
+from pytrace_ebpf.record.identity.choosing import looking_for
 from pytrace_ebpf.record.kernel import host
 from pytrace_ebpf.record.options import Options
 from pytrace_ebpf.record.output import ready, tables
 from pytrace_ebpf.record.output.recorded import Recorded
 from pytrace_ebpf.record.parsing import sandbox
-from pytrace_ebpf.record.process.matching import Looking, Matching
+from pytrace_ebpf.record.process.matching import Looking
 from pytrace_ebpf.record.process.processes import Processes
 from pytrace_ebpf.record.process.targets import Begun, Targets
 from pytrace_ebpf.record.recorders import recorders
@@ -75,7 +76,7 @@ class Session:
         sandbox.parsers.start()  # it imports while BPF is compiled
         if not options.rootless:
             host.require_ebpf()
-        looking = looking or (Matching(options.match) if options.match is not None else None)
+        looking = looking or (looking_for(options.match) if options.match is not None else None)
         self._wakeup = Wakeup()
         if looking:
             looking.tell = self._wakeup.set

@@ -16,7 +16,7 @@ from pytrace_ebpf.trace.shape import MOMENT, NUMBER, PID, WHOLE, Each, Fields, L
 _MOST_BYTES = 256 << 20  # some ten times the manifest of a week with ten thousand processes
 _COUNTS = Each(WHOLE)
 _DROPPED = Fields({"segments": WHOLE, "bytes": WHOLE})
-_FILTERS = Fields({}, {"lines": Maybe(str), "opcodes": Maybe(str)})
+_FILTERS = Fields({}, {"lines": Maybe(str), "opcodes": Maybe(str), "include": List(str), "exclude": List(str), "max_depth": WHOLE, "c_calls": bool})
 _OBSERVED = Fields({"args": List(str), "redact": List(str)})
 _CAME_TRUE = Fields(
     {"condition": str, "ts": MOMENT, "pid": PID, "tid": PID, "func_id": PID, "name": str, "count": WHOLE},

@@ -83,10 +83,15 @@ def batches(spec: Table, part: Part, rows: int, columns: Sequence[str] | None = 
 
 def checked(spec: Table, tables: Sequence[pa.Table], columns: Sequence[str], parts: Sequence[Part]) -> pa.Table:
     """What was read of `parts` as one table, filled in; none for no rows. Raises TraceError for an impossible value."""
-    table = pa.concat_tables(tables).unify_dictionaries() if tables else spec.arrow.empty_table().select(columns)
+    table = together(tables) if tables else spec.arrow.empty_table().select(columns)
     table = _filled(spec, table)
     _check(spec, table, parts)
     return table
+
+
+def together(tables: Sequence[pa.Table]) -> pa.Table:
+    """The rows of tables of one schema, at least one, with one dictionary for each column that has some."""
+    return pa.concat_tables(tables).unify_dictionaries()
 
 
 @contextmanager

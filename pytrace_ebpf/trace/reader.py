@@ -19,7 +19,7 @@ from pytrace_ebpf.trace.index import Bounds, Index
 from pytrace_ebpf.trace.levels import Levels
 from pytrace_ebpf.trace.logs import Logs
 from pytrace_ebpf.trace.manifest import open_directory, read_manifest
-from pytrace_ebpf.trace.parts import Part, batches, read, sizes
+from pytrace_ebpf.trace.parts import Part, batches, read, sizes, together
 from pytrace_ebpf.trace.schema import (
     CALL_SITES,
     CALLS,
@@ -38,7 +38,7 @@ from pytrace_ebpf.trace.schema import (
 )
 from pytrace_ebpf.trace.segments import parts_of
 
-_AT_ONCE = 1 << 17  # rows that a query is given
+_AT_ONCE = 1 << 17  # rows that a query is given, and of waits that come together
 _SOUGHT = ("call_id", "pid", "tid", "depth", "start_ns", "end_ns", "queued_ns")  # columns by whose bounds row groups are found
 
 
@@ -342,9 +342,16 @@ class Trace(Logs, Asked):
         return to_frame(self._load(spec, self._derived_parts(spec), spec.known(columns), list(where)), spec)
 
     def _derived_by_part(self, spec: Table, columns: Sequence[str] | None, where: pc.Expression | None) -> Iterator[pd.DataFrame]:
+        """Small parts come together: what is done with some rows takes as long as with few."""
         names, conditions = spec.known(columns), [] if where is None else [where]
-        for some in [[part] for part in self._derived_parts(spec)] or [[]]:
-            yield to_frame(self._load(spec, some, names, conditions), spec)
+        parts, held = self._derived_parts(spec), list[pa.Table]()
+        for place, part in enumerate(parts):
+            held.append(self._load(spec, [part], names, conditions))
+            if sum(map(len, held)) >= _AT_ONCE or place == len(parts) - 1:
+                yield to_frame(together(held), spec)
+                held = []
+        if not parts:
+            yield to_frame(self._load(spec, [], names, conditions), spec)
 
     def _indexed(self, spec: Table, columns: Sequence[str] | None, where: pc.Expression | None, bounds: Bounds, key: Sequence[str]) -> pd.DataFrame:
         """Rows of a derived table that `where` selects, none of which is out of `bounds`, in the order of `key`: only what can hold them is read."""

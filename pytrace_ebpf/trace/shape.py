@@ -51,7 +51,7 @@ class Fields(NamedTuple):
     more: "Mapping[str, Shape]" = MappingProxyType({})
 
 
-Shape: TypeAlias = "type[str] | Whole | Number | One | Maybe | List | Each | Fields"
+Shape: TypeAlias = "type[str] | type[bool] | Whole | Number | One | Maybe | List | Each | Fields"
 WHOLE, MOMENT, PID, NUMBER = Whole(0, _MOST), Whole(0, _MOST), Whole(-1, (1 << 31) - 1), Number()
 
 
@@ -74,7 +74,7 @@ def fits(value: Any, shape: Shape, at: str = "") -> str | None:
         case One():
             return None if isinstance(value, str) and value in shape.texts else at
         case _:
-            return None if shape is str and isinstance(value, str) else at
+            return None if shape in (str, bool) and isinstance(value, shape) else at
     return next((wrong for wrong in found if wrong is not None), None)
 
 

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 import pytrace_ebpf
+from pytrace_ebpf.identity_patterns import Who
+from pytrace_ebpf.record.identity.choosing import Choosing
+from pytrace_ebpf.record.process import matching
 from tests.bpf.conftest import Recorder, attach
 from tests.unit.record.identity.test_published import NOBODY, PUBLISHES, context, publish
 
@@ -35,7 +38,8 @@ def pod() -> Iterator[Path]:
     pytest.skip("no control groups can be made here")
 
 
-def test_what_is_kept_of_a_users_process(attach: Callable[..., Recorder], pod: Path) -> None:
+def test_what_is_kept_of_a_users_process(attach: Callable[..., Recorder], pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matching, "is_ours", lambda pid: False)  # what this one starts is not left out as the tracer's own
     words = ["/bin/sh", "-c", f'echo $$ > {pod}/cgroup.procs && exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups "$@"', "sh"]
     with subprocess.Popen(
         [*words, "/usr/bin/python3", "-c", PUBLISHES], env=SAID, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -44,6 +48,12 @@ def test_what_is_kept_of_a_users_process(attach: Callable[..., Recorder], pod: P
         publish(process, "memfd", context({"service.instance.id": "i-7", "password": "hunter2"}))
         recorder = attach(process.pid, "--sample")
         recorder.stop()
+        assert (
+            {pid for pid, _ in Choosing(Who("pod", "forged")).there()}
+            == {process.pid}
+            == {pid for pid, _ in Choosing(Who("container", "c0ffee")).there()}
+        )
+        assert Choosing(Who("service", "hunter2")).there() == []
         process.kill()
         process.wait()
     trace = pytrace_ebpf.open(recorder.directory)

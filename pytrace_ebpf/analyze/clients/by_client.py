@@ -64,7 +64,7 @@ def _outermost(trace: Trace) -> pd.DataFrame:
     functions = trace.functions()
     connects = functions.loc[functions["name"].isin(CONNECTS), "func_id"].to_numpy(np.int64)
     asks = np.unique(rows["func_id"].to_numpy(np.int64))
-    both = streams.calls_of(trace, np.union1d(asks, connects), _CALL).sort_values("call_id", ignore_index=True).astype({"status": "object"})
+    both = streams.kept_calls_of(trace, np.union1d(asks, connects), _CALL).sort_values("call_id", ignore_index=True).astype({"status": "object"})
     calls = both[both["func_id"].isin(asks)].reset_index(drop=True)
     calls = calls[above(calls)[0] < 0]
     in_vain = both.loc[both["func_id"].isin(connects) & (both["status"] == _FAILED), "call_id"].to_numpy(np.int64)

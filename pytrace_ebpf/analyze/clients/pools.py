@@ -58,7 +58,7 @@ def _takes(trace: Trace, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame
     that had begun before the recording, of which no arguments were read."""
     if not len(rows):
         return rows, rows
-    calls = streams.calls_of(trace, np.unique(rows["func_id"].to_numpy(np.int64)), _CALL).sort_values("call_id", ignore_index=True)
+    calls = streams.kept_calls_of(trace, np.unique(rows["func_id"].to_numpy(np.int64)), _CALL).sort_values("call_id", ignore_index=True)
     calls = calls[above(calls)[0] < 0].astype({"status": "object"})
     return whole(trace, rows.merge(calls.drop(columns=["pid", "tid"]), on="call_id")), calls.loc[
         calls["status"] == "open_at_start", ["pid", "tid", "end_ns"]

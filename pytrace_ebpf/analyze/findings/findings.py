@@ -74,8 +74,8 @@ def _rows(trace: Any, least: float) -> list[dict[str, Any]]:
     asked = Asked(trace)
     for each in awaiting:
         each.asked = asked.of_awaited(each, str(names.row(each.called).get("module")))
-    found = [*_of_waits(at, waits, names, requests, asked), *_of_cores(trace, rows, waits, requests, max(least, _LEAST) * of_ns)]
-    found += [*_of_computing(at, rows, requests), *awaiting]
+    found = [*_of_waits(at, waits, names, requests, asked, least * of_ns), *_of_cores(trace, rows, waits, requests, max(least, _LEAST) * of_ns)]
+    found += [*_of_computing(at, rows, requests, least * of_ns), *awaiting]
     pools = Pools(trace)
     found = [_with_pool(each, pools) if each.ns >= least * of_ns else each for each in found]
     found = [replace(each, evidence="--by client") if each.asked or each.short else each for each in found]
@@ -128,7 +128,8 @@ def _row(trace: Any, names: Names, found: Found, of_ns: int) -> dict[str, Any]:
     }
 
 
-def _of_waits(at: Contexts, waits: Waited, names: Names, requests: Requests, asked: Asked) -> list[Found]:
+def _of_waits(at: Contexts, waits: Waited, names: Names, requests: Requests, asked: Asked, least_ns: float) -> list[Found]:
+    """Those of `least_ns` and more: what others are is not looked up."""
     rows = waits.rows.assign(
         called=names.of(waits.rows["own_called_func_id"], "name"), called_module=names.of(waits.rows["own_called_func_id"], "module")
     )
@@ -137,7 +138,8 @@ def _of_waits(at: Contexts, waits: Waited, names: Names, requests: Requests, ask
     for at_rule, rule in enumerate(RULES):
         own = rows[number == at_rule]
         whole = ("pid",) if rule.name == "gil" else ("own_func_id", "on_loop", *rule.by)  # each process has one
-        for _, group in own.groupby(list(whole), dropna=False):
+        by_group = own.groupby(list(whole), dropna=False)
+        for _, group in own[by_group["ns"].transform("sum") >= least_ns].groupby(list(whole), dropna=False):
             found = _found(waits, rule.name, rule.evidence, rule.waits, group)
             found.of = requests.of(group["ns"], group["endpoint"])
             if "sleep" in (found.rule, found.held):
@@ -251,7 +253,8 @@ def _who_had_cores(trace: Any, takers: pd.DataFrame, ns: int) -> dict[str, Any]:
     return {"ours": ours / taken, "name": others.idxmax() if len(others) else None}
 
 
-def _of_computing(at: Contexts, rows: pd.DataFrame, requests: Requests) -> list[Found]:
+def _of_computing(at: Contexts, rows: pd.DataFrame, requests: Requests, least_ns: float) -> list[Found]:
+    """Those of `least_ns` and more."""
     modules = at.functions.set_index("func_id")["module"]
     out = []
     for imports, some in rows.groupby(rows["called_func_id"].map(modules).isin(OF_IMPORTS)):
@@ -261,7 +264,8 @@ def _of_computing(at: Contexts, rows: pd.DataFrame, requests: Requests) -> list[
             of = requests.of(some["on_cpu_ns"], some["endpoint"])
             out += [Found(rule="imports", ns=ns, own=own, evidence="--by function --imports", whole_in_own=by_own.max() / ns, of=of)] if ns else []
             continue
-        for own, group in some.groupby("own_func_id"):
+        of_own = some.groupby("own_func_id")["on_cpu_ns"]
+        for own, group in some[of_own.transform("sum") >= least_ns].groupby("own_func_id"):
             by_called = group.groupby("called_func_id")["on_cpu_ns"].sum()
             ns, of = int(by_called.sum()), requests.of(group["on_cpu_ns"], group["endpoint"])
             called = int(by_called.idxmax()) if by_called.max() >= _MOSTLY * ns else NONE

@@ -27,18 +27,19 @@ def whole_waits(parts: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     What ended it is that of the last, the rest that of the first. `slices`: how many.
     """
     held: pd.DataFrame | None = None
-    for part in parts:
+    following = iter(parts)
+    part = next(following, None)
+    while part is not None:
+        after = next(following, None)
         preempted = part["kind"] == "preempted"  # these may lie between two slices
-        yield part[preempted].reset_index(drop=True)
         rows = part[~preempted] if held is None else pd.concat([held, part[~preempted]])
         rows = rows.sort_values(["pid", "tid", "start_ns"], kind="stable", ignore_index=True)
-        last = ~rows.duplicated(["pid", "tid"], keep="last")
         joined = _joined(rows)
-        ends = last.to_numpy()[joined.index]  # the row that a later slice may go on with
+        # The row that a later slice may go on with.
+        ends = ~rows.duplicated(["pid", "tid"], keep="last").to_numpy()[joined.index] & (after is not None)
         held = joined[ends]
-        yield joined[~ends].reset_index(drop=True)
-    if held is not None:
-        yield held.reset_index(drop=True)
+        yield pd.concat([part[preempted], joined[~ends]], ignore_index=True)
+        part = after
 
 
 def _joined(rows: pd.DataFrame) -> pd.DataFrame:

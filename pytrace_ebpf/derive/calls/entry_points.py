@@ -67,8 +67,8 @@ ASKED = "asked"  # the kind of the functions that the user names
 
 def kinds(functions: pd.DataFrame, handlers_only: bool = False) -> "pd.Series[str]":
     """The kind of each of `functions` (schema.FUNCTIONS) that is an entry point with this `handlers_only`, by func_id."""
-    points = [point for point in ENTRY_POINTS if point.handlers_only == handlers_only]
-    found = [pd.Series(point.kind, matching(functions, f"{point.module}:{point.qualname}")) for point in points]
+    points, python = [point for point in ENTRY_POINTS if point.handlers_only == handlers_only], functions[in_python(functions)]
+    found = [pd.Series(point.kind, _among(python, f"{point.module}:{point.qualname}")) for point in points]
     joined = pd.concat([pd.Series([], dtype=object), *found])
     return joined[~joined.index.duplicated()]
 
@@ -108,8 +108,11 @@ def unmet(functions: pd.DataFrame, patterns: Sequence[str], option: str = "--req
 
 def matching(functions: pd.DataFrame, pattern: str) -> pd.Index:
     """The func_ids of those of `functions` (schema.FUNCTIONS) in Python that fit a pattern as of asked()."""
+    return _among(functions[in_python(functions)], pattern)
+
+
+def _among(found: pd.DataFrame, pattern: str) -> pd.Index:
     where, colon, name = pattern.rpartition(":")
-    found = functions[in_python(functions)]
     if where:
         found = found[of_distinct(found["file" if "/" in where else "module"], _fits(where))]
     if name or not colon:

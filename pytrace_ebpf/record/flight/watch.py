@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
 from pytrace_ebpf.lazy_imports import pa
-from pytrace_ebpf.patterns import Mains, fits_function, nearest
+from pytrace_ebpf.patterns import Mains, fits_called, nearest
 from pytrace_ebpf.rebuild import triggers
 from pytrace_ebpf.record.flight.conditions import OF_CALLS, SNAP, Condition, Flight
 from pytrace_ebpf.record.flight.held import Segment
@@ -107,9 +106,8 @@ class Watch:
         """Whether it is about a function, a row of schema.FUNCTIONS."""
         if condition.word == "loop":
             return bool((function["module"], function["qualname"]) == _LOOP or function["flags"] & _COROUTINE)
-        if not function["file"]:  # what is written in C, an operator
-            return fnmatchcase(function["qualname"], condition.pattern)
-        return fits_function(condition.pattern, function["file"], function["module"], function["qualname"], self._mains.have(function["file"]))
+        names = (function["file"], function["module"], function["qualname"])
+        return fits_called(condition.pattern, *names, self._mains.have(function["file"]))
 
     def _lose(self, losses: pa.Table | None) -> None:
         for row in losses.to_pylist() if losses is not None else []:

@@ -42,6 +42,7 @@ class Looking:
     """Looks at every process once, of those that `_fitting` names: those of the user first whose processes have cost least."""
 
     patient = False  # whether none need be there at the start
+    sought = "fits"  # what they all have, in words
 
     def __init__(self) -> None:
         self.shares = Shares()
@@ -205,6 +206,7 @@ class Matching(Looking):
     def __init__(self, pattern: str) -> None:
         """`pattern`: a regular expression, found anywhere in the words of a command line with blanks between them."""
         super().__init__()
+        self.sought = f"has a command line that fits {pattern}"
         self._pattern = re.compile(pattern.encode())
 
     def _fitting(self) -> dict[int, Key]:

@@ -95,7 +95,7 @@ class Targets:
             raise TargetError(
                 f"none of {len(refused)} processes can be traced; of the first: {refused[0][1]}"
                 if refused
-                else f"no Python process has a command line that fits {self._options.match}; start it first"
+                else f"no Python process {self._matching.sought if self._matching else 'fits'}; start it first"
             )
         for pid, why in refused:
             self._refuse(pid, why)

@@ -17,13 +17,13 @@ import pytrace_ebpf
 from pytrace_ebpf.analyze.functions.by_function import unknown
 from pytrace_ebpf.analyze.requests.one_request import one_request
 from pytrace_ebpf.printable import printable
+from pytrace_ebpf.services import service_of
 from pytrace_ebpf.trace.states import SPLIT
 from pytrace_ebpf.view.export.contexts import Contexts, of_trace, of_tree
 from pytrace_ebpf.view.export.numbered import Strings, grouped
 from pytrace_ebpf.view.export.pprof import Span
 from pytrace_ebpf.view.export.protobuf import Fixed, Packed, Slot, data, messages, nested, number, varint, width
 from pytrace_ebpf.view.identities import identified
-from pytrace_ebpf.view.services import service_of
 
 SUFFIX = ".otlp"
 _BY_INTERPRETER = ("python", "gc", "import")  # of `functions.function_layer`: what the interpreter does

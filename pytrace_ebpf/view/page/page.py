@@ -12,6 +12,7 @@ import pandas as pd
 
 from pytrace_ebpf.analyze.functions.by_function import of_tree
 from pytrace_ebpf.analyze.functions.collapsed import imports_as_one
+from pytrace_ebpf.services import service_of
 from pytrace_ebpf.trace.frames import values_and_mask
 from pytrace_ebpf.trace.layers import LAYERS
 from pytrace_ebpf.trace.schema import OF_THE_INTERPRETER
@@ -23,7 +24,6 @@ from pytrace_ebpf.view.page.boxes import PARTS
 from pytrace_ebpf.view.page.columns import Columns
 from pytrace_ebpf.view.page.excerpts import Moments
 from pytrace_ebpf.view.page.page_tables import harmless, tables
-from pytrace_ebpf.view.services import service_of
 from pytrace_ebpf.view.text import clean
 
 _PAGE = Path(__file__).with_name("page.html")

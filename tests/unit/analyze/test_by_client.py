@@ -9,6 +9,7 @@ from rich.console import Console
 
 import pytrace_ebpf
 from pytrace_ebpf.analyze.clients.by_client import by_client
+from pytrace_ebpf.derive import streams
 from pytrace_ebpf.trace.kinds import CallKind
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view import client as view
@@ -144,3 +145,14 @@ def test_an_empty_report_says_why(tmp_path: Path, options: dict[str, Any], said:
     )
     table, facts = view.found(trace, trace.tree(), {})
     assert said in str(view.report(facts, table, 100, True, 10)[0])
+
+
+def test_a_trace_is_gone_over_once_and_anew_where_what_was_kept_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace, passes, go_over = told(tmp_path), list[Any](), streams.calls_of
+    monkeypatch.setattr(streams, "calls_of", lambda trace, *others: passes.append(trace) or go_over(trace, *others))
+    first = by_client(trace)
+    assert by_client(pytrace_ebpf.open(tmp_path / "trace")).equals(first) and len(passes) == 1
+    for kept in (tmp_path / "trace" / streams.FOLDER).iterdir():
+        kept.write_bytes(kept.read_bytes()[:-9])
+    assert by_client(trace).equals(first) and len(passes) == 2
+    assert not len(by_client(trace.window(0, 1))) and by_client(trace).equals(first) and len(passes) == 2

@@ -14,6 +14,7 @@ from pytrace_ebpf.cli.main import main
 from pytrace_ebpf.derive import one_pass
 from pytrace_ebpf.derive.added import added
 from pytrace_ebpf.derive.calls import primitives
+from pytrace_ebpf.trace import reader
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view.by import BY
 from tests.unit.derive.test_calls_properties import SCENARIOS, story
@@ -71,6 +72,15 @@ def test_of_a_window_they_are_those_of_all_at_once(tmp_path: Path, monkeypatch: 
         pd.testing.assert_frame_equal(
             parts.sort_values(["start_ns", "pid", "tid"], ignore_index=True), window.waits(["start_ns", "end_ns", "pid", "tid", "func_id"])
         )
+
+
+def test_small_parts_come_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = pytrace_ebpf.open(sample(tmp_path))
+    whole = [*trace.waits_by_part(["start_ns", "kind"])]
+    monkeypatch.setattr(reader, "_AT_ONCE", 1)
+    parts = [*trace.waits_by_part(["start_ns", "kind"])]
+    assert len(whole) == 1 < len(parts)
+    pd.testing.assert_frame_equal(pd.concat(parts, ignore_index=True).astype({"kind": "object"}), whole[0].astype({"kind": "object"}))
 
 
 @pytest.mark.parametrize("by", sorted(set(BY) - {"gil", "request", "task", "path", "opcode"}))

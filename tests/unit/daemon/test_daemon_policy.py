@@ -21,7 +21,8 @@ from pytrace_ebpf.record.process import descriptors, matching
 from pytrace_ebpf.record.process.target import NoRoom
 
 DOCKER = "a1" * 32
-SHOP = Process(7, "/usr/bin/python3 -m gunicorn shop:app", 1000, (f"/system.slice/docker-{DOCKER}.scope",))
+WHO = {"service_name": "shop", "k8s_pod_name": "shop-0", "k8s_namespace_name": "store", "k8s_container_name": "web"}
+SHOP = Process(7, "/usr/bin/python3 -m gunicorn shop:app", 1000, (f"/system.slice/docker-{DOCKER}.scope",), WHO)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,12 @@ SHOP = Process(7, "/usr/bin/python3 -m gunicorn shop:app", 1000, (f"/system.slic
         (Rule("sample", pids=(7, 8)), True),
         (Rule("sample", pids=(8,)), False),
         (Rule("sample", command=("*gunicorn*",), users=(0,)), False),
+        (Rule("sample", service=("shop",)), True),
+        (Rule("sample", service=("pay", "sh*")), True),
+        (Rule("sample", service=("pay",)), False),
+        (Rule("sample", pod=("store/*",)), True),
+        (Rule("sample", pod=("store/*",), unit=("*",)), False),
+        (Rule("sample", container=("web",)), True),
     ],
 )
 def test_a_rule_fits_where_all_that_it_names_does(rule: Rule, fits: bool) -> None:

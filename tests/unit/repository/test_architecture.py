@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "rebuild": {"processors", "trace"},
     "derive": {"processors", "trace", "rebuild"},
     "analyze": {"processors", "derive", "trace", "rebuild"},
+    "rules": {"analyze", "derive", "trace", "rebuild"},
     "view": {"analyze", "derive", "trace"},
     "experiment": {"view", "analyze", "derive", "trace"},
     "diff": {"experiment", "view", "analyze", "derive", "trace"},
@@ -28,7 +29,7 @@ MAY_IMPORT = {
     "terminal": {"trace", "record"},
     "options": {"view", "analyze", "trace", "record"},
     "runs": {"terminal", "options", "diff", "view", "trace", "record"},
-    "cli": {"runs", "terminal", "options", "daemon", "diff", "experiment", "view", "analyze", "derive", "trace", "record"},
+    "cli": {"runs", "rules", "terminal", "options", "daemon", "diff", "experiment", "view", "analyze", "derive", "trace", "record"},
     "workers": {"cli", "options", "daemon", "view", "analyze", "derive", "trace", "record", "processors"},
 }
 PRINT = ("cli", "runs", "terminal", "options", "workers")

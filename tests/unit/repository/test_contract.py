@@ -37,6 +37,7 @@ from pytrace_ebpf.record.scheduling import quota, resources
 from pytrace_ebpf.record.source_selection import sources
 from pytrace_ebpf.record.usdt import matching, probes
 from pytrace_ebpf.record.usdt import objects as objects_read
+from pytrace_ebpf.rules import calls as rules_calls
 from pytrace_ebpf.trace import client_functions
 from pytrace_ebpf.trace import layers as described
 from pytrace_ebpf.trace.observed import VALUE_STATUSES, WHATS
@@ -162,7 +163,8 @@ def test_the_numbers_of_the_library() -> None:
     assert (c["LIBRARY"], c["FOREIGN"], c["EVENT_LOOP"]) == (answers.LIBRARY, answers.FOREIGN, answers.EVENT_LOOP)
     assert (c["ROWS_OF_SUSPENDED"], c["ROWS"], c["NO_ROWS"]) == (0, engine._ROWS, engine._NO_ROWS)
     assert [c[name] for name in ("CHARGES", "GONE_SINCE", "PEAK", "LEVEL")] == [rebuild.CHARGES, rebuild.GONE_SINCE, rebuild.PEAK, rebuild.LEVEL]
-    assert (c["RESUMED"], c["YIELDED"]) == (call_rows._RESUMED, call_rows._YIELDED)
+    assert (c["RESUMED"], c["YIELDED"]) == (call_rows._RESUMED, call_rows._YIELDED) == (rules_calls.RESUMED, rules_calls.YIELDED)
+    assert (c["OPEN_AT_END"], c["OPEN_AT_START"]) == (rules_calls.OPEN_AT_END, rules_calls.OPEN_AT_START)
     assert c["THREAD_BITS"] == call_rows.THREAD_BITS
     assert {c[name] for name in ("NO_MEMORY", "STRANGE_KIND", "STRANGE_STATE")} == set(engine._ERRORS) and c["FINE"] == 0
     in_states = numbers(REBUILD / "states.c")

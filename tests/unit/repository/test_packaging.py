@@ -39,7 +39,7 @@ def shipped(wheel: Path) -> set[str]:
 def expected() -> set[str]:
     probes = {f"pytrace_ebpf/{name}" for name in files("probes", "*.c", "*.h")}
     data = files("pytrace_ebpf/record/native", "*.txt") | files("pytrace_ebpf", "*.json")
-    data |= files("pytrace_ebpf/view", "*.html") | files("pytrace_ebpf/diff", "*.html")
+    data |= files("pytrace_ebpf/view", "*.html") | files("pytrace_ebpf/diff", "*.html") | files("pytrace_ebpf/rules", "*.toml")
     assert probes and len(data) > 1
     rebuild = files("pytrace_ebpf/rebuild", "*.c", "*.h")
     assert rebuild

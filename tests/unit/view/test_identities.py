@@ -10,6 +10,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.cli.main import main
+from pytrace_ebpf.identity_patterns import Who
 from pytrace_ebpf.trace.schema import PROCESSES
 from pytrace_ebpf.view.identities import identities, sentences
 from pytrace_ebpf.view.metrics import Totals, text
@@ -74,3 +75,41 @@ def test_of_several_the_first_ones_are_said(trace: Path) -> None:
     lines = sentences(found)
     assert len(lines) == 4 and lines[0].endswith(": 2 processes") and lines[3] == "and 2 more services or containers"
     assert identities(pytrace_ebpf.open(trace).processes()[lambda rows: rows["pid"] == 9]) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "pids"),
+    [
+        ("service=shop", {7}), ("service=app.py", {9}), ("service=s*p", {7}), ("pod=shop-0", {7}), ("pod=store/shop-*", {7}), ("pod=other/*", set()),
+        ("container=web", {7}), ("container=abab", {7}), ("container=*", {7}), ("unit=*", set()), ("service=*", {7, 9}), ("service=", None), ("shop", None),
+    ],
+)  # fmt: skip
+def test_processes_are_named_by_who_they_are(trace: Path, written: str, pids: set[int] | None) -> None:
+    wanted = Who.parsed(written)
+    assert (None if wanted is None else {row["pid"] for row in pytrace_ebpf.open(trace).processes().to_dict("records") if wanted.fits(row)}) == pids
+
+
+def test_a_report_of_a_service(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(trace), "--match", "service=shop", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["window"]["pid"] == 7
+    assert main(["report", str(trace), "--match", "service=*", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["window"] is None
+    for wrong, said in (("service=none", "fits no process"), ("shop", "says nothing of who")):
+        assert main(["report", str(trace), "--match", wrong]) == 2 and said in capsys.readouterr().err
+
+
+def test_a_report_of_some_of_the_processes_is_as_if_they_alone_had_been_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = [(ts, pid, pid, kind, pid % 2, 0, 1) for pid in range(6) for ts, kind in ((10, 0), (1000 + pid, 1))]
+    functions = [(number, "/srv/app.py", f"f{number}", f"f{number}", 1, "app", 0, "python") for number in range(2)]
+    rows = [process(pid, **(SHOP if pid % 2 else {})) for pid in range(6)]
+    path = write_trace(tmp_path / "trace", events=sorted(events), functions=functions, processes=rows, cuts=[500, 1003])
+    assert main(["report", str(path), "--match", "service=shop", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (
+        said["processes"] == 3
+        and said["calls"] == 3
+        and [(row["qualname"], row["calls"], row["total_ns"]) for row in said["rows"]] == [("f1", 3, 3 * 990 + 1 + 3 + 5)]
+    )
+    assert main(["report", str(path), "--match", "service=shop", "--confidential"]) == 0
+    assert "service shop 1.4" in (printed := capsys.readouterr().out) and str(tmp_path) not in printed
+    assert main(["export", str(path), "--to", "folded", "--match", "service=shop", "-o", "-"]) == 0

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from pytrace_ebpf.daemon import metrics_port
 from pytrace_ebpf.daemon.metrics_port import MetricsPort
 from pytrace_ebpf.errors import HostError
+from pytrace_ebpf.services import service
 from pytrace_ebpf.view.export.profile_windows import held_loops
 from pytrace_ebpf.view.metrics import Totals, text
-from pytrace_ebpf.view.services import service
 from tests.conftest import PATIENCE_S
 from tests.unit.daemon.test_push import FUNCTIONS_, ROWS
 

@@ -38,7 +38,7 @@ def service(command: str, executable: str = "") -> str:
 def service_of(row: Mapping[str, Any]) -> str:
     """The name of the service that a process (a row of schema.PROCESSES) belongs to; where nobody says one that of its program."""
     said = row.get("service_name")
-    return printable(said)[:_MOST] if isinstance(said, str) and said else service(row["command"], row["executable"])
+    return printable(said)[:_MOST] if isinstance(said, str) and said else service(row.get("command") or "", row.get("executable") or "")
 
 
 def _started(words: list[str]) -> str:
