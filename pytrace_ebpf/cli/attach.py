@@ -72,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
         session = recording.new_session(options, _INSTEAD)
         stopped.wake = session.wake
         try:
-            begun = session.start(*pids)
+            with recorded.ticking("attaching", args.quiet):
+                begun = session.start(*pids)
             priority.let_go()  # what is recorded is a program among the others
             recorded.beginning(begun, session.status().said, args.quiet)
             deadline = time.monotonic() + (args.duration or float("inf"))
@@ -82,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
                 summing.beside(session, args.retain is not None or bool(args.trigger), show) as look,
             ):
                 session.run(lambda: asked(session) or stopped() or time.monotonic() >= deadline, look)
-            with priority.first():
+            with priority.first(), recorded.ticking("finishing the trace", args.quiet):
                 session.finish()
             recorded.closing(session, args.quiet)
         finally:

@@ -7,11 +7,11 @@ from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.identity_patterns import HELP, Who
 from pytrace_ebpf.trace.confidential import HELP as CONFIDENTIAL
 from pytrace_ebpf.trace.confidential import Confidential
+from pytrace_ebpf.trace.copying import Copied, OfProcesses
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.units import nanoseconds
 from pytrace_ebpf.view.text import duration
 
-_FEW = 10  # numbers that a message names
 _EXAMPLE = "seconds from the start of the recording, or 250ms, 90s, 1m30s"
 
 
@@ -22,15 +22,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> argparse.Action:
         "--until", metavar="S", help="leave out what was after, likewise; of a call that crosses an edge, what lies within counts"
     )
     parser.add_argument("--pid", type=int, help="this process alone")
-    parser.add_argument("--match", metavar="WHO", help=f"the process alone that is {HELP}")
+    parser.add_argument("--match", metavar="WHO", help=f"the processes alone that are {HELP}")
     parser.add_argument("--tid", type=int, help="this thread alone")
     parser.add_argument("--confidential", action="store_true", help=CONFIDENTIAL)
     return until
 
 
 def windowed(trace: Trace, args: argparse.Namespace) -> Trace:
-    """The piece of `trace` that is asked for, or the trace; of a confidential one a copy. Raises UsageError."""
-    asked = (args.from_, args.until, _of_match(trace, args), args.tid)
+    """The piece of `trace` that is asked for, or the trace; of several processes, and of a confidential one, of a copy. Raises UsageError."""
+    trace, pid = _of_match(trace, args)
+    asked = (args.from_, args.until, pid, args.tid)
     trace = Confidential(trace) if getattr(args, "confidential", False) else trace
     if asked == (None, None, None, None):
         return trace
@@ -51,22 +52,19 @@ def windowed(trace: Trace, args: argparse.Namespace) -> Trace:
     return piece
 
 
-def _of_match(trace: Trace, args: argparse.Namespace) -> int | None:
-    """The process that --match or --pid names; None for all. Raises UsageError, also where several fit but not all: a piece is of one."""
+def _of_match(trace: Trace, args: argparse.Namespace) -> tuple[Trace, int | None]:
+    """The trace, and the process that --match or --pid names, None for all; where several processes fit, but not all, a copy with these alone. Raises UsageError."""
     if (text := getattr(args, "match", None)) is None:
-        return args.pid
+        return trace, args.pid
     wanted, rows = Who.parsed(text), trace.processes().drop_duplicates("pid", keep="last").to_dict("records")
     if wanted is None:
         raise UsageError(f"--match {text} says nothing of who a process is: write {HELP}.")
     fitting = [int(row["pid"]) for row in rows if wanted.fits(row) and args.pid in (None, int(row["pid"]))]
     if not fitting:
         raise UsageError(f"--match {text} fits no process of this trace; pytrace-ebpf info {args.trace} says which there are.")
-    if 1 < len(fitting) < len(rows):
-        few = ", ".join(map(str, fitting[:_FEW]))
-        raise UsageError(
-            f"--match {text} fits {len(fitting)} of {len(rows)} processes, and a report is of one or of all: add --pid, with one of {few}."
-        )
-    return fitting[0] if len(fitting) == 1 else None
+    if len(fitting) == 1:
+        return trace, fitting[0]
+    return trace if len(fitting) == len(rows) else Copied(trace, OfProcesses(fitting)), None
 
 
 def facts(trace: Trace) -> dict[str, Any] | None:

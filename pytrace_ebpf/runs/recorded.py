@@ -3,14 +3,18 @@
 import argparse
 import shlex
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytrace_ebpf.errors import HostError
 from pytrace_ebpf.options import option_rules
 from pytrace_ebpf.printable import printable
+from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.flight.conditions import OF_CALLS
 from pytrace_ebpf.trace.sampled import SAMPLES_ALONE
 from pytrace_ebpf.units import plural
@@ -22,7 +26,35 @@ if TYPE_CHECKING:  # they need packages that a mere reader of experiments may no
 
 BUDGET = "--budget bounds it"
 _SENTENCES = 3  # of processes without calls: more of them say the same
+_STEP_S, _CLEAR = 1.0, "\r\x1b[K"  # of a line that is drawn anew; what leaves nothing of it
 _MUCH, _LITTLE = 0.2, 0.05  # of the program's CPU time, which of one that does little means little; of a core
+
+_ticks = threading.Event()  # whether such a line is there
+
+
+@contextmanager
+def ticking(what: str, quiet: bool) -> Iterator[None]:
+    """On a terminal show `what` is done in here, for how many seconds already and what is waited for: each second anew, whatever this thread waits for."""
+    if quiet or not sys.stderr.isatty():
+        yield
+        return
+    done, began = threading.Event(), time.monotonic()
+
+    def tick() -> None:
+        while not done.wait(_STEP_S):
+            waits = "".join(f"; {each}" for each in waiting.now()[:1])
+            print(f"{_CLEAR}{what}, {time.monotonic() - began:.0f} s{printable(waits)}", end="", file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=tick, name="ticking", daemon=True)
+    thread.start()
+    _ticks.set()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        _ticks.clear()
+        print(_CLEAR, end="", file=sys.stderr, flush=True)
 
 
 def beginning(begun: Sequence["Begun"], said: Sequence[str], quiet: bool) -> None:
@@ -68,12 +100,23 @@ def _changing_line(hint: str, cheaper: str) -> Iterator[Callable[["Status"], Non
     from rich.text import Text
 
     console = Console(stderr=True, highlight=False)
-    with Live(Text(hint, style="dim"), console=console, transient=True) as live:
+    latest: list[tuple[Status, float]] = []
+
+    def now() -> Text:
+        """Drawn by a thread of its own: the seconds go on while this one writes, or waits for a core."""
+        if not latest:
+            return Text(hint, style="dim")
+        status, at = latest[-1]
+        moved = line(replace(status, seconds=status.seconds + time.monotonic() - at))
+        return Text.assemble(moved, (cost(status, cheaper), "yellow" if is_dear(status) else ""), ("  " + hint, "dim"))
+
+    with Live(get_renderable=now, console=console, transient=True) as live:
 
         def show(status: "Status") -> None:
             for sentence in status.said:
                 console.print(Text(printable(sentence)))
-            live.update(Text.assemble(line(status), (cost(status, cheaper), "yellow" if is_dear(status) else ""), ("  " + hint, "dim")))
+            latest[:] = [(status, time.monotonic())]
+            live.refresh()
 
         yield show
 
@@ -150,7 +193,7 @@ def _listed(traces: Sequence[Path]) -> str:
 
 def say(line: str) -> None:
     """Print a line on stderr in which a traced program's words cannot move the cursor."""
-    print(printable(line), file=sys.stderr, flush=True)
+    print((_CLEAR if _ticks.is_set() else "") + printable(line), file=sys.stderr, flush=True)
 
 
 def _every_ten_seconds(cheaper: str) -> Callable[["Status"], None]:

@@ -3,10 +3,7 @@
 Every column of text and every key of the manifest that is not listed here as harmless is left out, so what is added to the format later is, too.
 """
 
-import json
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,17 +11,14 @@ from typing import Any
 import pyarrow as pa
 
 from pytrace_ebpf.services import service
+from pytrace_ebpf.trace.copying import Copied, Copying
 from pytrace_ebpf.trace.libraries import FOLDER
-from pytrace_ebpf.trace.parts import Part, read
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.trace.schema import AGENT, FORMAT, FORMAT_VERSION, MANIFEST, SEGMENTS, TABLES, Table
-from pytrace_ebpf.trace.segments import merged_line
-from pytrace_ebpf.trace.writing import write
+from pytrace_ebpf.trace.schema import AGENT, FORMAT, FORMAT_VERSION, Table
 
 HELP = "names of functions and modules alone: no source, arguments, command lines, environment, statements, addresses, paths, or names of hosts, threads and tasks"
 NAME = "TRACE"
 """What it is called in the commands that a report names."""
-_LEFT_OUT = ("observed", "trace_contexts")  # tables of which nothing is left
 _HARMLESS = {
     "functions.name", "functions.qualname", "functions.module", "functions.function_layer", "threads.interpreters", "processes.python_version", "processes.source",
     "processes.service_name", "processes.service_version", "resources.kind", "usage.kind", "usage.cpus", "losses.class", "left_out.why", "profile_waits.kind",
@@ -46,59 +40,46 @@ _KEPT = (
     "native_memory",
 )  # of a manifest: numbers
 _LIBRARY = re.compile(FOLDER.replace("(?:site", "((?:site", 1).removesuffix("/") + "/)")
-_NO_FILE = re.compile(r"<(frozen [\w.]+|string|stdin|ipython-input-\d+-\w+)>")
+_PLACELESS = re.compile(r"<(frozen [\w.]+|string|stdin|ipython-input-\d+-\w+)>")
 _THREAD = re.compile(
     rf"MainThread|{AGENT}|(Thread|Dummy|ThreadPoolExecutor|asyncio|AnyIO|Timer)-\d+(_\d+)?( \(\w+\))?|asyncio_\d+|all threads|python[\d.]*t?"
 )
 _EVERYWHERE = ("0.0.0.0", "127.0.0.1", "[::]", "[::1]", "::", "::1")
 
 
-class Confidential(Trace):
-    """That of a trace, which is there for as long as this lives. What is derived of it is derived anew."""
+class Confidential(Copied):
+    """That of a trace."""
 
     def __init__(self, trace: Trace) -> None:
         """Raises TraceError."""
-        self._place = tempfile.TemporaryDirectory(prefix="pytrace-ebpf-confidential-")
-        _Copying(trace, Path(self._place.name)).copy()
-        super().__init__(Path(self._place.name), trace._maker)
-        self.directory, self.written_at, self.progress = Path(NAME), trace.written_at, trace.progress
+        super().__init__(trace, Hiding())
+        self.directory = Path(NAME)
 
 
-class _Copying:
-    def __init__(self, trace: Trace, into: Path) -> None:
-        self._trace, self._into = trace, into
+class Hiding(Copying):
+    """Leaves out all texts but the harmless ones."""
+
+    left_out = ("observed", "trace_contexts")
+
+    def __init__(self) -> None:
         self._numbers: dict[tuple[str, str], int] = {}
 
-    def copy(self) -> None:
-        """Write the copy."""
-        for spec in TABLES.values():
-            if spec.derived or spec.name in _LEFT_OUT:
-                continue
-            (self._into / spec.name).mkdir()
-            for part in self._trace._parts(spec.name):
-                self._part(spec, part)
-        lines = [_segment(segment) for segment in self._trace.segments]
-        for name, ranges in self._trace.manifest["merged"].items():
-            lines += [merged_line(name, each["first"], each["last"], each["rows"]) for each in ranges if name not in _LEFT_OUT]
-        (self._into / SEGMENTS).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-        (self._into / MANIFEST).write_text(json.dumps(manifest(self._trace.manifest)))
+    def changes(self, spec: Table) -> bool:
+        """Whether it has other texts."""
+        return bool(_texts(spec))
 
-    def _part(self, spec: Table, part: Part) -> None:
-        place = self._into / spec.name / part.name
-        texts = [column.name for column in spec.columns if "string" in column.type and f"{spec.name}.{column.name}" not in _HARMLESS]
-        if not texts:
-            with open(part.files.folder(part.folder).open(part.name), "rb") as file, place.open("wb") as out:  # noqa: PTH123 - a descriptor
-                shutil.copyfileobj(file, out, 1 << 20)
-            return
-        table = read(spec, [part], spec.arrow.names, None)
+    def rows(self, spec: Table, table: pa.Table) -> pa.Table:
+        """The same without them."""
         columns = {name: table[name] for name in spec.arrow.names}
         fresh = self._of_rows(spec.name, table) if spec.name in ("processes", "resources") else {}
-        for name in texts:
+        for name in _texts(spec):
             columns[name] = fresh.get(name) or _mapped(columns[name], self._rule(f"{spec.name}.{name}"))
-        arrays = [
-            pa.chunked_array([pa.array(made, table.schema.field(name).type)]) if isinstance(made, list) else made for name, made in columns.items()
-        ]
-        write(spec, pa.table(arrays, schema=spec.arrow), place)
+        arrays = [pa.array(made, spec.arrow.field(name).type) if isinstance(made, list) else made for name, made in columns.items()]
+        return pa.table(arrays, schema=spec.arrow)
+
+    def manifest(self, of: Mapping[str, Any]) -> dict[str, Any]:
+        """As manifest()."""
+        return manifest(of)
 
     def _rule(self, column: str) -> Callable[[str], str | None]:
         """What a text of a column becomes; of most columns nothing."""
@@ -146,8 +127,6 @@ def manifest(of: Mapping[str, Any]) -> dict[str, Any]:
     target, options, host = of["target"], of["options"], of["host"]
     command = _command(target.get("command") or "", target.get("executable") or "", target.get("python_version"))
     kept: dict[str, Any] = {name: of[name] for name in _KEPT if name in of}
-    if kept.get("dropped"):
-        kept["dropped"] = {key: value for key, value in kept["dropped"].items() if key != "wall_ns"}  # which is found anew
     recorder = of.get("scheduling")
     return kept | {
         "format": FORMAT, "format_version": FORMAT_VERSION, "host": {name: host[name] for name in ("kernel", "machine", "cpus", "memory_bytes", "cpu_topology") if name in host},
@@ -167,9 +146,9 @@ def _numbers(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float) else [] if isinstance(value, list) else None
 
 
-def _segment(segment: Mapping[str, Any]) -> dict[str, Any]:
-    rows = {name: count for name, count in segment["rows"].items() if name not in _LEFT_OUT}
-    return {name: value for name, value in segment.items() if name != "sums"} | {"rows": rows}
+def _texts(spec: Table) -> list[str]:
+    """The columns of a table whose texts are not harmless."""
+    return [column.name for column in spec.columns if "string" in column.type and f"{spec.name}.{column.name}" not in _HARMLESS]
 
 
 def _mapped(column: pa.ChunkedArray, rule: Callable[[str], str | None]) -> pa.ChunkedArray:
@@ -186,7 +165,7 @@ def _mapped(column: pa.ChunkedArray, rule: Callable[[str], str | None]) -> pa.Ch
 def _file(name: str) -> str:
     """A path by its folder of libraries, else its last part; relative, so that nobody looks for a source there."""
     if name.startswith("<"):
-        return name if _NO_FILE.fullmatch(name) else "<code>"
+        return name if _PLACELESS.fullmatch(name) else "<code>"
     library = _LIBRARY.match(name)
     return f"./{library[1]}{name[library.end() :]}" if library else _base(name)
 

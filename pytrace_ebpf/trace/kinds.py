@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 
+PAUSED, OBJECT_LOCK = 1, 10  # of `sched.address`: a stop-the-world pause, and the last four bits of an object's own lock
+
 
 class CallKind(IntEnum):
     """`events.kind`, as in probes/events.h."""

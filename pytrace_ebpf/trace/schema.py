@@ -8,6 +8,8 @@ from pytrace_ebpf.trace import identity, layers
 from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.trace.kinds import BEGINNINGS as BEGINNINGS
 from pytrace_ebpf.trace.kinds import MEANINGS as MEANINGS
+from pytrace_ebpf.trace.kinds import OBJECT_LOCK as OBJECT_LOCK
+from pytrace_ebpf.trace.kinds import PAUSED as PAUSED
 from pytrace_ebpf.trace.kinds import CallKind as CallKind
 from pytrace_ebpf.trace.kinds import Effect as Effect
 from pytrace_ebpf.trace.kinds import SchedKind as SchedKind
@@ -46,7 +48,6 @@ SEGMENTS = "segments.jsonl"  # since version 2; in version 1 the manifest lists 
 
 
 AGENT = "pytrace-agent"  # `threads.name` of our own thread in the program, as probes/agent/errands.c calls it
-PAUSED, OBJECT_LOCK = 1, 10  # of `sched.address`: a stop-the-world pause, and the last four bits of an object's own lock
 OTHER_GIL = 5  # the last three bits of the own GIL of an interpreter beside the main one
 
 STATUSES = ("complete", "open_at_start", "open_at_end", "unwound", "repaired", "in_loss")

@@ -4,7 +4,7 @@ import struct
 
 from pytrace_ebpf import processors
 from pytrace_ebpf.record.process.memory import Memory, MemoryFault
-from pytrace_ebpf.trace.schema import OBJECT_LOCK
+from pytrace_ebpf.trace.kinds import OBJECT_LOCK  # not of the schema: this runs where little is imported
 
 FUTEX = processors.here().call("futex")
 _NEAR = 4096  # bytes from the stack pointer in the system call to the semaphore: 256 to 296 seen on 3.13 to 3.15

@@ -4,6 +4,8 @@ import mmap
 import os
 import struct
 from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 
@@ -49,11 +51,11 @@ class Programs:
             for spec in sorted(self._compiled.maps, key=lambda spec: spec.kind in _OF_MAPS):
                 self._maps[spec.name] = self._map(spec)
             self._settings = self._read_only(settings) if settings else -1
-            for name in self._compiled.programs:
-                tracepoint = name.removeprefix(_TRACEPOINT)
-                if tracepoint != name and (only is None or tracepoint in only):
-                    program = self.program(name, system_calls.RAW_TRACEPOINT)
-                    self._attach(tracepoint, program, tracepoint in may_lack)
+            tracepoints = [name.removeprefix(_TRACEPOINT) for name in self._compiled.programs if name.startswith(_TRACEPOINT)]
+            tracepoints = [tracepoint for tracepoint in tracepoints if only is None or tracepoint in only]
+            self.load(system_calls.RAW_TRACEPOINT, *(_TRACEPOINT + tracepoint for tracepoint in tracepoints))
+            for tracepoint in tracepoints:
+                self._attach(tracepoint, self.program(_TRACEPOINT + tracepoint, system_calls.RAW_TRACEPOINT), tracepoint in may_lack)
         except OSError as error:
             self.close()
             raise HostError(f"the kernel refuses {source} ({error.strerror}); see pytrace-ebpf doctor") from error
@@ -102,6 +104,19 @@ class Programs:
                 self._loaded[name, attach_type] = system_calls.load_program(name, kind, code, attach_type)
             self._descriptors.append(self._loaded[name, attach_type])
         return self._loaded[name, attach_type]
+
+    def load(self, kind: int, *names: str) -> None:
+        """Load these programs beside each other: the kernel verifies one on each core. One that it refuses program() says."""
+
+        def loaded(name: str) -> None:
+            with suppress(HostError):
+                self.program(name, kind)
+
+        with (
+            ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads,
+            suppress(RuntimeError),
+        ):  # there is no room for threads: program() loads them
+            list(threads.map(loaded, names))
 
     def losses(self) -> np.ndarray:
         """Cumulative loss counts, int64, shape (LOSS_CLASSES,)."""

@@ -45,7 +45,7 @@ def findings() -> list[Finding]:
 
 def require_ebpf() -> None:
     """Raise HostError for the first condition that makes tracing impossible here."""
-    for finding in _findings():
+    for finding in _findings(warnings=False):
         if finding.ok == "problem":
             raise HostError(finding.sentence + (f"; to fix it: {finding.fix}" if finding.fix else ""))
 
@@ -83,7 +83,8 @@ def capabilities() -> frozenset[str]:
     return frozenset(name for name, bit in _CAPABILITIES.items() if bits >> bit & 1)
 
 
-def _findings() -> Iterator[Finding]:
+def _findings(warnings: bool = True) -> Iterator[Finding]:
+    """Without `warnings` not those that can be no problem: what is tried for some of them takes a tenth of a second."""
     yield (machine := _machine())
     if machine.ok == "problem":
         return
@@ -92,13 +93,16 @@ def _findings() -> Iterator[Finding]:
     yield _paranoid()
     yield (lockdown := _lockdown())
     if "problem" not in (privileges.ok, lockdown.ok):
-        yield from _abilities()
+        yield from _abilities(warnings)
     yield _btf()
     yield _uprobes()
-    yield _tracefs()
+    if warnings:
+        yield _tracefs()
     yield _bcc()
     yield _headers()
     yield _packages()
+    if not warnings:
+        return
     works, sentence = rootless()
     yield Finding("rootless", "ok" if works else "warning", sentence)
 
@@ -110,8 +114,10 @@ def _machine() -> Finding:
     return Finding("machine", "ok", f"this is Linux on {processor.name}")
 
 
-def _abilities() -> Iterator[Finding]:
+def _abilities(warnings: bool) -> Iterator[Finding]:
     for ability in abilities.ABILITIES:
+        if not (ability.needed or warnings):
+            continue
         if why := abilities.why_not(ability):
             yield Finding(ability.subject, "problem" if ability.needed else "warning", f"{ability.lacks}, as a try shows: {why}")
             if ability.needed:

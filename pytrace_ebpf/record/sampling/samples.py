@@ -112,6 +112,7 @@ class Samples(Recorder):
     def _load(self, first: str, kind: int, steps: str) -> int:
         """The descriptor of a program, whose next steps are loaded too. Without the one for native frames samples have none."""
         suffix = steps.removeprefix("steps")
+        self._programs.load(kind, first, *(name + suffix for name in ("natives", "step", "finish")))
         for place, name in enumerate(("step", "finish")):
             self._programs.map(steps).set(place, self._programs.program(name + suffix, kind))
         try:

@@ -206,7 +206,7 @@ class UsdtCalls(CallSource):
         if planned is None or loaded is None:
             return None
         try:
-            with closing(UsdtProbes(planned, _PRICING_PAGES, follow=False)) as probes, FibChild(loaded.target) as child:
+            with closing(UsdtProbes(planned, _PRICING_PAGES, self._follow)) as probes, FibChild(loaded.target) as child:
                 alone, recorded = list[float](), list[float]()
                 for _ in range(_PRICING_ROUNDS):
                     alone.append(child.ns_per_call())

@@ -27,12 +27,12 @@ class Boxes:
     def __init__(self, most: int) -> None:
         """At most about `most` boxes."""
         self._most, self.least_ns = most, 0  # least_ns: what is shorter is merged
-        self._boxes = _of_calls(pd.DataFrame({name: np.zeros(0, np.int64) for name in COLUMNS}))
+        self._boxes = of_calls(pd.DataFrame({name: np.zeros(0, np.int64) for name in COLUMNS}))
         self._fresh: list[pd.DataFrame] = []  # what came since
 
-    def add(self, calls: pd.DataFrame) -> None:
-        """Take calls with COLUMNS: level by level, there in the order of time, and after those that came before."""
-        self._fresh.append(_merged(_of_calls(calls), self.least_ns))
+    def add(self, boxes: pd.DataFrame) -> None:
+        """Take boxes as of_calls() makes them: level by level, there in the order of time, and after those that came before."""
+        self._fresh.append(_merged(boxes, self.least_ns))
         if len(self._boxes) + sum(map(len, self._fresh)) > max(3 * self._most // 2, ROOM):
             self._merge(max(self._most, ROOM // 2))
 
@@ -78,8 +78,8 @@ def _merged(boxes: pd.DataFrame, least_ns: int) -> pd.DataFrame:
     return pd.DataFrame(box | sums | {"most_ns": ns})
 
 
-def _of_calls(calls: pd.DataFrame) -> pd.DataFrame:
-    """A box for each call; most_ns: of its wall time, that of func_id."""
+def of_calls(calls: pd.DataFrame) -> pd.DataFrame:
+    """A box for each of some calls with COLUMNS, in their order, int64; most_ns: of its wall time, that of func_id."""
     columns = {c: calls[c].to_numpy(np.int64) for c in ("depth", "start_ns", "end_ns", "func_id", "wall_ns")}
     box = {name: columns[name] for name in ("depth", "start_ns", "end_ns")} | {"calls": np.ones(len(calls), np.int64), "func_id": columns["func_id"]}
     parts = {"wall_ns": columns["wall_ns"], **_parts(calls)}

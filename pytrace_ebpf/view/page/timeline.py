@@ -18,7 +18,7 @@ from pytrace_ebpf.derive.scheduling.trace_timeline import intervals
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.schema import CALLS
 from pytrace_ebpf.trace.states import NAMES
-from pytrace_ebpf.view.page.boxes import COLUMNS, PARTS, Boxes
+from pytrace_ebpf.view.page.boxes import COLUMNS, PARTS, Boxes, of_calls
 from pytrace_ebpf.view.page.columns import Columns
 
 MOST_BOXES = 300_000  # of calls, of all threads
@@ -45,14 +45,14 @@ class Lanes:
         return np.where(self.keys[at] == keys, at, -1)
 
     def laid(self, calls: pd.DataFrame) -> pd.DataFrame:
-        """Calls (of each thread and depth in the order of time) with their lane for a depth, lane by lane."""
+        """The boxes of calls (of each thread and depth in the order of time) with their lane for a depth, lane by lane."""
         place = self.of(calls["pid"].to_numpy(), calls["tid"].to_numpy())
         depth = calls["depth"].to_numpy(np.int64).clip(max=(1 << _LANE) - 1)
         order = (
             np.lexsort((depth, place)) if depth.max(initial=0) * len(self.keys) >= 1 << 16 else _by_small(place * (depth.max(initial=0) + 1) + depth)
         )
         order = order[place[order] >= 0]
-        return pd.DataFrame({name: (place << _LANE) + depth if name == "depth" else calls[name].array for name in COLUMNS}).iloc[order]
+        return of_calls(calls.assign(depth=(place << _LANE) + depth)).iloc[order]
 
 
 def _by_small(number: Ints) -> Ints:
@@ -61,7 +61,7 @@ def _by_small(number: Ints) -> Ints:
 
 
 def calls(trace: Any, lanes: Lanes, watch: Callable[[pd.DataFrame], None]) -> Boxes:
-    """The boxes of all calls, or of samples as if they were calls; `watch` is given the calls of each piece, as Boxes takes them."""
+    """The boxes of all calls, or of samples as if they were calls; `watch` is given those of each piece, as Boxes takes them."""
     picture = Boxes(MOST_BOXES)
     for rows in _calls(trace):
         if len(rows):
@@ -95,7 +95,7 @@ def states(trace: Any, lanes: Lanes) -> pd.DataFrame:
             amount = rows["wall_ns"].where(rows["state"] == part, 0).astype("Int64")
             rows[f"{part}_ns"] = amount.mask(rows["state"].isna() | (unsplit & (part != "on_cpu")))
         if len(rows):
-            picture.add(rows)
+            picture.add(of_calls(rows))
     return picture.made()
 
 

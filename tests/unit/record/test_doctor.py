@@ -77,9 +77,9 @@ def test_folders_that_only_root_may_look_into_are_no_error(monkeypatch: pytest.M
 
 
 def test_the_first_problem_stops_recording(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "_findings", lambda: iter([GOOD, WARNING]))
+    monkeypatch.setattr(host, "_findings", lambda **_: iter([GOOD, WARNING]))
     host.require_ebpf()
-    monkeypatch.setattr(host, "_findings", lambda: iter([GOOD, HOST]))
+    monkeypatch.setattr(host, "_findings", lambda **_: iter([GOOD, HOST]))
     with pytest.raises(HostError, match="it is missing; to fix it: mount it"):
         host.require_ebpf()
 

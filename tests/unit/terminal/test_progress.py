@@ -3,15 +3,19 @@
 import argparse
 import io
 import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from pytrace_ebpf.options import recording
+from pytrace_ebpf.record import waiting
 from pytrace_ebpf.record.cost.cost import Price
 from pytrace_ebpf.record.process.targets import Begun
 from pytrace_ebpf.record.session import Status
 from pytrace_ebpf.runs import recorded
+from tests.conftest import PATIENCE_S
 
 
 def status(seconds: float, price: Price | None) -> Status:
@@ -83,3 +87,44 @@ def test_a_line_every_ten_seconds_says_it_too(capsys: pytest.CaptureFixture[str]
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "a hint"
     assert len(lines) == 2 and lines[1].endswith("0 lost  tracing takes 90 % of the program's CPU time, 150 % of a core; --budget bounds it")
+
+
+class Terminal(io.StringIO):
+    """A standard error that is one."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def wait_for(self, text: str, times: int = 1) -> None:
+        """Until it was written so often."""
+        end = time.monotonic() + PATIENCE_S
+        while self.getvalue().count(text) < times:
+            assert time.monotonic() < end, self.getvalue()
+            time.sleep(0.001)
+
+
+def test_seconds_go_on_while_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, clock = Terminal(), [100.0]
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(recorded, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    with recorded.progress(False, "a hint") as show:
+        show(status(1, None))
+        screen.wait_for("   1.0 s")
+        clock[0] += 5
+        screen.wait_for("   6.0 s")
+
+
+def test_that_it_begins_is_said_again_and_again_whatever_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, clear = Terminal(), "\r\x1b[K"
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(recorded, "_STEP_S", 0.001)
+    monkeypatch.setattr(waiting, "LONG_S", 0.0)
+    with recorded.ticking("attaching", False), waiting.on("a disk"):
+        screen.wait_for(f"{clear}attaching, 0 s; waiting for a disk, for 0 s", 3)
+        recorded.say("a sentence")
+    assert f"{clear}a sentence\n" in screen.getvalue() and screen.getvalue().endswith(clear)
+    before = screen.getvalue()
+    with recorded.ticking("attaching", quiet=True):
+        pass
+    recorded.say("another")
+    assert screen.getvalue() == before + "another\n"

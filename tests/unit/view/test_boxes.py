@@ -8,14 +8,14 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.view.page.boxes import PARTS, Boxes
+from pytrace_ebpf.view.page.boxes import PARTS, Boxes, of_calls
 from tests.unit.callrows import frame, random_calls
 from tests.unit.synthetic import sample
 
 
 def blocks(calls: pd.DataFrame, most: int) -> pd.DataFrame:
     boxes = Boxes(most)
-    boxes.add(calls)
+    boxes.add(of_calls(calls))
     return boxes.made()
 
 
@@ -69,7 +69,7 @@ def test_pieces_make_the_boxes_of_the_whole(trace: Trace, most: int, pieces: int
     boxes = Boxes(most)
     monkeypatch.setattr("pytrace_ebpf.view.page.boxes.ROOM", 100)
     for some in np.array_split(np.arange(len(many)), pieces):
-        boxes.add(many.iloc[some].sort_values(["depth", "start_ns"], kind="stable"))
+        boxes.add(of_calls(many.iloc[some].sort_values(["depth", "start_ns"], kind="stable")))
     made = boxes.made()
     pd.testing.assert_frame_equal(made.drop(columns="func_id"), whole.drop(columns="func_id"))
     assert (made["func_id"] == whole["func_id"])[whole["calls"] == 1].all()

@@ -96,3 +96,20 @@ def test_a_report_of_a_service(trace: Path, capsys: pytest.CaptureFixture[str]) 
     assert json.loads(capsys.readouterr().out)["window"] is None
     for wrong, said in (("service=none", "fits no process"), ("shop", "says nothing of who")):
         assert main(["report", str(trace), "--match", wrong]) == 2 and said in capsys.readouterr().err
+
+
+def test_a_report_of_some_of_the_processes_is_as_if_they_alone_had_been_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = [(ts, pid, pid, kind, pid % 2, 0, 1) for pid in range(6) for ts, kind in ((10, 0), (1000 + pid, 1))]
+    functions = [(number, "/srv/app.py", f"f{number}", f"f{number}", 1, "app", 0, "python") for number in range(2)]
+    rows = [process(pid, **(SHOP if pid % 2 else {})) for pid in range(6)]
+    path = write_trace(tmp_path / "trace", events=sorted(events), functions=functions, processes=rows, cuts=[500, 1003])
+    assert main(["report", str(path), "--match", "service=shop", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (
+        said["processes"] == 3
+        and said["calls"] == 3
+        and [(row["qualname"], row["calls"], row["total_ns"]) for row in said["rows"]] == [("f1", 3, 3 * 990 + 1 + 3 + 5)]
+    )
+    assert main(["report", str(path), "--match", "service=shop", "--confidential"]) == 0
+    assert "service shop 1.4" in (printed := capsys.readouterr().out) and str(tmp_path) not in printed
+    assert main(["export", str(path), "--to", "folded", "--match", "service=shop", "-o", "-"]) == 0
