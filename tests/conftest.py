@@ -339,7 +339,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 class BpfTests:
-    """Reports at the end how many eBPF tests ran, in all worker processes together."""
+    """Reports at the end how many eBPF tests ran, in all worker processes together, and why those failed that ran again."""
 
     def __init__(self, reason: str | None) -> None:
         self.reason, self.ran, self.skipped = reason, 0, 0
@@ -352,6 +352,11 @@ class BpfTests:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         line = f"eBPF tests: {self.ran} ran, {self.skipped} skipped"
         terminalreporter.write_line(line + (f" (eBPF is impossible here: {self.reason})" if self.reason else ""))
+        for report in terminalreporter.stats.get("rerun", []):
+            crash = getattr(report.longrepr, "reprcrash", None)
+            said = f"{crash.path}:{crash.lineno}: {crash.message}" if crash else str(report.longrepr)
+            terminalreporter.write_line(f"ran again: {report.nodeid}: {said[:_LONGEST]}")
 
 
 _REASON = pytest.StashKey[str | None]()
+_LONGEST = 2000  # characters of a failure

@@ -24,16 +24,16 @@ from pytrace_ebpf.terminal.reading import answer, damage_reported, rights
 from pytrace_ebpf.terminal.screen import Screen, ascii_only, console, width_of
 from pytrace_ebpf.trace.files import whole as whole_file
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.view import summary
+from pytrace_ebpf.view import order, summary
 from pytrace_ebpf.view.by import BY
-from pytrace_ebpf.view.only import HELP, only
+from pytrace_ebpf.view.only import HELP, of_threads, only
 from pytrace_ebpf.view.records import records
 from pytrace_ebpf.view.report import report
 
 NAME = "report"
 _MOST_OF_A_TRACE = 10  # requests of one trace id that are shown
 _EARLIER = {"errors": "error"}  # names of --by
-_NARROWED = ("function", "module", "wait")  # by their own `found`
+_NARROWED = ("function", "module", "thread", "wait", "error")  # by their own `found`
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shapes", action="store_true", help="by operator: a row for each different shapes of its tensors")
     parser.add_argument("--only", metavar="WHAT", help=HELP)
     parser.add_argument("--imports", action="store_true", help="show what is called in imports function by function, not as one")
-    parser.add_argument("--sort", choices=("self", "total"), help="time without or with the calls below (self)")
+    parser.add_argument("--sort", metavar="COLUMN", help=order.HELP)
     parser.add_argument("--top", type=int, default=20, metavar="N", help="rows to show; 0 for all (20)")
     parser.add_argument("--json", action="store_true", help="print JSON, all times in ns, null for what was not recorded")
     parser.add_argument(
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     only(args.only, args.by)
     if args.html and args.compensate:
         raise UsageError("--compensate has no effect on the page of --html, which shows what was recorded; leave one of them out.")
-    facts, table = answer(args.trace, lambda trace: _answered(window.windowed(trace, args), args))
+    facts, table = answer(args.trace, lambda trace: _answered(of_threads(window.windowed(trace, args), args.only, args.by), args))
     top = args.top or len(table)
     if args.json:
         facts["rows"] = records(table.head(top))
@@ -149,7 +149,8 @@ def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.D
         "compensated": args.compensate,
         "shapes": args.shapes,
         "by": args.by,
-        "sort": args.sort or "self" if args.by in option_rules.REPORT["sort"] else None,
+        "sort": order.self_or_total(args.sort, args.by),
+        "sorted_by": args.sort,
         "only": getattr(args, "only", None),
         "imports": getattr(args, "imports", False),
     }
@@ -185,8 +186,9 @@ def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.D
         tree = functions.compensate(calls, *summary.costs(calls, trace.manifest))
     trace.progress("Summing", None)
     table, more = by.found(trace, tree, facts)
-    if (chosen := only(facts["only"], args.by)) and args.by not in _NARROWED:
+    if (chosen := only(facts["only"], args.by)) and args.by not in _NARROWED and chosen.kind != "thread":
         table = chosen.rows(trace, table)
+    table = order.ordered(table, facts)
     facts |= more
     facts["wrong_sums"] = [] if args.compensate or facts["only"] else summary.wrong_sums(trace, table, facts)
     return facts, table

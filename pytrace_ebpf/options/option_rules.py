@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 Applies = Mapping[str, Sequence[str]]  # an option -> the answers that it changes; an option that is not named changes all
 
 REPORT: Applies = {
-    "sort": ("function", "module", "line", "operator"),
     "shapes": ("operator",),
     "request": ("request", "path"),
     "slowest": ("request", "path", "step", "rank"),

@@ -22,7 +22,7 @@ OFFERED struct engine *rebuild_open(int64_t start_ns, bool by_cputime, bool rows
     engine->piece = 1;
     engine->window.start = INT64_MIN;
     engine->window.end = NS_NEVER;
-    engine->only_pid = engine->only_tid = -1;
+    engine->only_pid = -1;
     engine->shards = 1;
     return engine;
 }
@@ -44,7 +44,7 @@ OFFERED void rebuild_close(struct engine *engine)
     void *arrays[] = {
         engine->losses, engine->blind, engine->unseen, engine->process, engine->layer, engine->module, engine->open_of_function,
         engine->open_of_module, engine->thread, engine->numbers.slot, engine->steps, engine->older, engine->seen.slot,
-        engine->sched, engine->to, engine->edges.edge, engine->due, engine->row_of, engine
+        engine->sched, engine->to, engine->edges.edge, engine->due, engine->row_of, engine->only_tids, engine
     };
     rows_free(&engine->rows);
     rows_free(&engine->before);

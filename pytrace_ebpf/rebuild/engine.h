@@ -98,7 +98,8 @@ struct engine {
     int64_t drawn_from;
     /* what is asked for */
     struct window window;
-    int32_t only_pid, only_tid;
+    int32_t only_pid, *only_tids; /* any where it is negative, and where there are none */
+    size_t only_count;
     uint32_t shard, shards; /* of several engines that go over the same trace, which one this is */
     struct moments moments;
     struct charges charges;

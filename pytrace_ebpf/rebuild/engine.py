@@ -29,6 +29,7 @@ from pytrace_ebpf.rebuild.library import (
     library,
     view,
 )
+from pytrace_ebpf.trace.conditions import Wanted
 
 _ERRORS: dict[int, tuple[type[PytraceError], str]] = {
     1: (HostError, "there is not enough memory for the calls that are open at once in this trace"),
@@ -182,13 +183,14 @@ class Engine:
         self._check(not self._library.error(self._engine))
         return bool(done)
 
-    def window(self, start_ns: int | None, end_ns: int | None, pid: int | None = None, tid: int | None = None) -> None:
-        """From here on only calls in [start_ns, end_ns), and of these threads, count; of those that cross an edge, what lies within it.
+    def window(self, start_ns: int | None, end_ns: int | None, pid: int | None = None, tid: Wanted = None) -> None:
+        """From here on only calls in [start_ns, end_ns), and of these threads (`tid` one or several), count; of those that cross an edge, what lies within it.
 
         None: no such limit. After load(), or before anything was taken.
         """
         start, end = _BEGINNING if start_ns is None else start_ns, _NEVER if end_ns is None else end_ns
-        self._library.window(self._engine, start, end, -1 if pid is None else pid, -1 if tid is None else tid)
+        tids = np.unique(np.array([] if tid is None else tid, np.int32))
+        self._library.window(self._engine, start, end, -1 if pid is None else pid, tids.ctypes.data, len(tids))
         self._check(not self._library.error(self._engine))
 
     def shard(self, number: int, of: int) -> None:

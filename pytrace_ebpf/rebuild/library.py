@@ -128,7 +128,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "save": (c_size_t, [c_void_p, c_void_p, c_size_t]),
     "load": (c_bool, [c_void_p, c_char_p, c_size_t]),
     "rebase": (c_bool, [c_void_p, c_void_p, c_void_p]),
-    "window": (None, [c_void_p, c_int64, c_int64, c_int32, c_int32]),
+    "window": (None, [c_void_p, c_int64, c_int64, c_int32, c_void_p, c_size_t]),
     "shard": (None, [c_void_p, c_uint32, c_uint32]),
     "spent": (c_size_t, [c_void_p, c_void_p, c_void_p, c_size_t]),
     "state_of_threads": (c_size_t, [c_void_p, c_void_p, c_void_p, c_size_t]),

@@ -4,13 +4,20 @@
  * anew there, at `to` they end. Before and after, and on threads that are not asked for, calls come and go and are not counted.
  * Where its time went between the edges is known of every thread, whether it has calls or not: the two stamps of the edges. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine.h"
+
+static int by_tid(const void *left, const void *right)
+{
+    int32_t one = *(const int32_t *)left, other = *(const int32_t *)right;
+    return (one > other) - (one < other);
+}
 
 static bool is_asked(const struct engine *engine, const struct thread *thread)
 {
     return is_own(engine, thread) && (engine->only_pid < 0 || engine->only_pid == (int32_t)(thread->key >> 32)) &&
-           (engine->only_tid < 0 || engine->only_tid == (int32_t)thread->key);
+           (!engine->only_tids || bsearch(&(int32_t){(int32_t)thread->key}, engine->only_tids, engine->only_count, sizeof(int32_t), by_tid));
 }
 
 /* Sets a new thread's part of the window. */
@@ -105,14 +112,20 @@ bool window_cross(struct engine *engine, struct thread *thread, int64_t ns, bool
     return thread->phase != WITHIN || ns < engine->window.end || window_end(engine, thread, engine->window.end);
 }
 
-/* Only the window [from, to) counts from here on, and threads of `pid` and `tid`, where these are not negative. INT64_MIN and
- * INT64_MAX: from the beginning, up to the end. After rebuild_load(), or before anything was taken. */
-OFFERED void rebuild_window(struct engine *engine, int64_t from, int64_t to, int32_t pid, int32_t tid)
+/* Only the window [from, to) counts from here on, and threads of `pid`, where that is not negative, and with ids among `tids`, of which there are
+ * `count`, in their order; none: any. INT64_MIN and INT64_MAX: from the beginning, up to the end. After rebuild_load(), or before anything was taken. */
+OFFERED void rebuild_window(struct engine *engine, int64_t from, int64_t to, int32_t pid, const int32_t *tids, size_t count)
 {
     engine->window.start = from;
     engine->window.end = to;
     engine->only_pid = pid;
-    engine->only_tid = tid;
+    free(engine->only_tids);
+    engine->only_tids = NULL;
+    engine->only_count = count;
+    if (count && !(engine->only_tids = malloc(count * sizeof *tids)))
+        engine->error = NO_MEMORY;
+    else if (count)
+        memcpy(engine->only_tids, tids, count * sizeof *tids);
     for (size_t k = 0; k < engine->threads; k++)
         window_open(engine, engine->thread[k]);
     if (!tree_begin_anew(engine))

@@ -3,7 +3,9 @@
 import functools
 import operator
 from collections.abc import Sequence
+from typing import Any, TypeAlias
 
+import pandas as pd
 import pyarrow.compute as pc
 
 
@@ -12,9 +14,23 @@ def all_of(terms: Sequence[pc.Expression]) -> pc.Expression | None:
     return functools.reduce(operator.and_, terms) if terms else None
 
 
-def equal(**wanted: int | str | None) -> list[pc.Expression]:
-    """Terms for columns that are to have a value; of None there is none."""
-    return [pc.field(name) == value for name, value in wanted.items() if value is not None]
+Wanted: TypeAlias = int | tuple[int, ...] | None  # one, some, or any
+
+
+def equal(**wanted: str | Wanted) -> list[pc.Expression]:
+    """Terms for columns that are to have a value, or one of several; of None there is none."""
+    some = {name: value for name, value in wanted.items() if value is not None}
+    return [pc.field(name).isin(value) if isinstance(value, tuple) else pc.field(name) == value for name, value in some.items()]
+
+
+def are(column: "pd.Series[Any]", wanted: str | Wanted) -> "pd.Series[bool]":
+    """The same of a column in memory: which of its values are wanted."""
+    return column.isin(wanted if isinstance(wanted, tuple) else (wanted,)) if wanted is not None else pd.Series(True, column.index)
+
+
+def bounds_of(wanted: Wanted) -> tuple[int | None, int | None]:
+    """The least and the largest of some ids; None for any."""
+    return (min(wanted), max(wanted)) if isinstance(wanted, tuple) else (wanted, wanted)
 
 
 def overlap(start_ns: int | None, end_ns: int | None) -> list[pc.Expression]:

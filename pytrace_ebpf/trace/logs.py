@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pytrace_ebpf.trace.conditions import equal, overlap
+from pytrace_ebpf.trace.conditions import Wanted, equal, overlap
 from pytrace_ebpf.trace.declared import STREAMS
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.parts import Part
@@ -54,7 +54,7 @@ class Logs:
         self,
         columns: Sequence[str] | None = None,
         pid: int | None = None,
-        tid: int | None = None,
+        tid: Wanted = None,
         start_ns: int | None = None,
         end_ns: int | None = None,
     ) -> pd.DataFrame:
@@ -65,7 +65,7 @@ class Logs:
         self,
         columns: Sequence[str] | None = None,
         pid: int | None = None,
-        tid: int | None = None,
+        tid: Wanted = None,
         start_ns: int | None = None,
         end_ns: int | None = None,
     ) -> pd.DataFrame:
@@ -160,7 +160,7 @@ def _reader(table: Table) -> Callable[..., pd.DataFrame]:
         self: Logs,
         columns: Sequence[str] | None = None,
         pid: int | None = None,
-        tid: int | None = None,
+        tid: Wanted = None,
         start_ns: int | None = None,
         end_ns: int | None = None,
     ) -> pd.DataFrame:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from pytrace_ebpf.trace import sql
 from pytrace_ebpf.trace.asked import Asked
-from pytrace_ebpf.trace.conditions import all_of, began, between, equal, overlap, overlapping
+from pytrace_ebpf.trace.conditions import Wanted, all_of, began, between, bounds_of, equal, overlap, overlapping
 from pytrace_ebpf.trace.deriving import Maker
 from pytrace_ebpf.trace.frames import in_order, named, to_frame
 from pytrace_ebpf.trace.index import Bounds, Index
@@ -73,14 +73,16 @@ class Trace(Logs, Asked):
         """The trace itself; of a window of one that trace."""
         return self
 
-    def window(self, start_ns: int | None = None, end_ns: int | None = None, pid: int | None = None, tid: int | None = None) -> "Trace":
-        """This trace as if only [start_ns, end_ns) had been recorded, and of these threads: calls and waits that cross an edge are cut there.
+    def window(self, start_ns: int | None = None, end_ns: int | None = None, pid: int | None = None, tid: Wanted = None) -> "Trace":
+        """This trace as if only [start_ns, end_ns) had been recorded, and of these threads, `tid` one or a tuple of several: calls and waits that cross an edge are cut there.
 
         None: no such limit. Nothing that is derived for it is kept, but it begins at the states that are kept between segments.
         """
         from pytrace_ebpf.trace.window import Window  # a Trace itself
 
-        return Window(self, *(None if each is None else int(each) for each in (start_ns, end_ns, pid, tid)))  # NumPy's integers are no JSON
+        tid = tuple(int(each) for each in tid) if isinstance(tid, tuple) else tid
+        start_ns, end_ns, pid = (None if each is None else int(each) for each in (start_ns, end_ns, pid))  # NumPy's integers are no JSON
+        return Window(self, start_ns, end_ns, pid, tid if tid is None or isinstance(tid, tuple) else int(tid))
 
     @property
     def start_ns(self) -> int:
@@ -101,7 +103,7 @@ class Trace(Logs, Asked):
         self,
         columns: Sequence[str] | None = None,
         pid: int | None = None,
-        tid: int | None = None,
+        tid: Wanted = None,
         start_ns: int | None = None,
         end_ns: int | None = None,
         depth: int | None = None,
@@ -113,7 +115,7 @@ class Trace(Logs, Asked):
         The first use rebuilds the calls from the events and keeps them in the trace directory.
         """
         where = all_of([*equal(pid=pid, tid=tid, depth=depth), *overlap(start_ns, end_ns), *between(ids)])
-        bounds = {"call_id": ids or (None, None), "depth": (depth, depth), "pid": (pid, pid), "tid": (tid, tid)}
+        bounds = {"call_id": ids or (None, None), "depth": (depth, depth), "pid": (pid, pid), "tid": bounds_of(tid)}
         return self._indexed(CALLS, columns, where, bounds | overlapping(start_ns, end_ns), ("call_id",))
 
     def named_calls(self, columns: Sequence[str] | None = None, **window: Any) -> pd.DataFrame:
@@ -125,7 +127,7 @@ class Trace(Logs, Asked):
         self,
         columns: Sequence[str] | None = None,
         pid: int | None = None,
-        tid: int | None = None,
+        tid: Wanted = None,
         start_ns: int | None = None,
         end_ns: int | None = None,
         depth: int | None = None,
@@ -151,7 +153,7 @@ class Trace(Logs, Asked):
         self,
         columns: Sequence[str] | None = None,
         pid: int | None = None,
-        tid: int | None = None,
+        tid: Wanted = None,
         start_ns: int | None = None,
         end_ns: int | None = None,
     ) -> pd.DataFrame:
@@ -184,7 +186,7 @@ class Trace(Logs, Asked):
         self,
         columns: Sequence[str] | None = None,
         pid: int | None = None,
-        tid: int | None = None,
+        tid: Wanted = None,
         start_ns: int | None = None,
         end_ns: int | None = None,
     ) -> pd.DataFrame:
@@ -192,19 +194,19 @@ class Trace(Logs, Asked):
 
         The first use derives them and keeps them in the trace directory, as with the calls.
         """
-        where, bounds = all_of([*equal(pid=pid, tid=tid), *overlap(start_ns, end_ns)]), {"pid": (pid, pid), "tid": (tid, tid)}
+        where, bounds = all_of([*equal(pid=pid, tid=tid), *overlap(start_ns, end_ns)]), {"pid": (pid, pid), "tid": bounds_of(tid)}
         return self._indexed(WAITS, columns, where, bounds | overlapping(start_ns, end_ns), ("start_ns", "pid", "tid"))
 
     def waits_by_part(self, columns: Sequence[str], where: pc.Expression | None = None) -> Iterator[pd.DataFrame]:
         """The rows of waits(), some at a time, at least once: in bounded memory. Those that come together ended at about the same time."""
         return self._derived_by_part(WAITS, columns, where)
 
-    def rivals(self, pid: int | None = None, tid: int | None = None, start_ns: int | None = None, end_ns: int | None = None) -> pd.DataFrame:
+    def rivals(self, pid: int | None = None, tid: Wanted = None, start_ns: int | None = None, end_ns: int | None = None) -> pd.DataFrame:
         """Who had the core while a thread waited for it, of waits for a core that began in the window; columns as in schema.RIVALS.
 
         The first use derives them and keeps them in the trace directory, as with the calls.
         """
-        bounds = {"pid": (pid, pid), "tid": (tid, tid), "queued_ns": (start_ns, None if end_ns is None else end_ns - 1)}
+        bounds = {"pid": (pid, pid), "tid": bounds_of(tid), "queued_ns": (start_ns, None if end_ns is None else end_ns - 1)}
         where = all_of([*equal(pid=pid, tid=tid), *began("queued_ns", start_ns, end_ns)])
         return self._indexed(RIVALS, None, where, bounds, ("queued_ns", "pid", "tid"))
 
@@ -216,7 +218,7 @@ class Trace(Logs, Asked):
         self,
         columns: Sequence[str] | None = None,
         pid: int | None = None,
-        tid: int | None = None,
+        tid: Wanted = None,
         start_ns: int | None = None,
         end_ns: int | None = None,
     ) -> pd.DataFrame:
@@ -230,7 +232,7 @@ class Trace(Logs, Asked):
         self,
         columns: Sequence[str] | None = None,
         pid: int | None = None,
-        tid: int | None = None,
+        tid: Wanted = None,
         start_ns: int | None = None,
         end_ns: int | None = None,
         layer: str | None = None,

@@ -3,15 +3,16 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pytrace_ebpf.trace.conditions import all_of, began, equal, overlap
+from pytrace_ebpf.trace.conditions import Wanted, all_of, are, began, equal, overlap
 from pytrace_ebpf.trace.derived import Pieces
 from pytrace_ebpf.trace.parts import Part
 from pytrace_ebpf.trace.reader import Trace
-from pytrace_ebpf.trace.schema import CALLS, OPERATORS, TABLES, TASKS, Table
+from pytrace_ebpf.trace.schema import CALLS, OPERATORS, TABLES, TASKS, TREE, Table
 
 _ENDS = ("start_ns", "blocked_until_ns", "end_ns")
 _NOBODY = 0  # the kernel's idle threads: no process has this id
@@ -23,7 +24,7 @@ class Window(Trace):
     Its segments are those that overlap it, and one more: what a thread stamps it may hand over a segment later.
     """
 
-    def __init__(self, whole: Trace, start_ns: int | None, end_ns: int | None, pid: int | None, tid: int | None) -> None:
+    def __init__(self, whole: Trace, start_ns: int | None, end_ns: int | None, pid: int | None, tid: Wanted) -> None:
         vars(self).update(vars(whole))
         self._whole = whole
         self.pid, self.tid = pid, tid
@@ -61,13 +62,16 @@ class Window(Trace):
         self,
         columns: Sequence[str] | None = None,
         pid: int | None = None,
-        tid: int | None = None,
+        tid: Wanted = None,
         start_ns: int | None = None,
         end_ns: int | None = None,
     ) -> pd.DataFrame:
         """As of a trace. Of some threads all along it is part of the whole's, unless that has rows of no thread's."""
         if start_ns is None and end_ns is None and self._all_along and not len(self.whole.tree(["calls"], pid=-1)):
-            return self.whole.tree(columns, *self._whose(pid, tid))
+            rows = self.whole.tree(TREE.known(columns), *self._whose(pid, tid))
+            if "node_id" not in rows and "parent_id" in rows:
+                rows = rows.assign(node_id=self.whole.tree(["node_id"], *self._whose(pid, tid))["node_id"])
+            return _renumbered(rows)[TREE.known(columns)]
         return super().tree(columns, pid, tid, start_ns, end_ns)
 
     def thread_times(self) -> pd.DataFrame:
@@ -76,14 +80,14 @@ class Window(Trace):
             return super().thread_times()
         rows = self.whole.thread_times()
         for name, wanted in (("pid", self.pid), ("tid", self.tid)):
-            rows = rows if wanted is None else rows[rows[name] == wanted]
+            rows = rows[are(rows[name], wanted)]
         return rows.reset_index(drop=True)
 
     def waits(
         self,
         columns: Sequence[str] | None = None,
         pid: int | None = None,
-        tid: int | None = None,
+        tid: Wanted = None,
         start_ns: int | None = None,
         end_ns: int | None = None,
     ) -> pd.DataFrame:
@@ -96,7 +100,7 @@ class Window(Trace):
         own = [*equal(pid=self.pid, tid=self.tid), *overlap(self._start_ns, self._end_ns)]
         return map(self._cut, self.whole.waits_by_part(columns, all_of([*own, *([] if where is None else [where])])))
 
-    def rivals(self, pid: int | None = None, tid: int | None = None, start_ns: int | None = None, end_ns: int | None = None) -> pd.DataFrame:
+    def rivals(self, pid: int | None = None, tid: Wanted = None, start_ns: int | None = None, end_ns: int | None = None) -> pd.DataFrame:
         """As of a trace. These are the whole trace's, which are derived once."""
         return self.whole.rivals(*self._whose(pid, tid), *self._within(start_ns, end_ns))
 
@@ -108,7 +112,7 @@ class Window(Trace):
     def _cut(self, rows: pd.DataFrame) -> pd.DataFrame:
         return rows.assign(**{name: rows[name].clip(self._start_ns, self._end_ns) for name in _ENDS if name in rows})
 
-    def window(self, start_ns: int | None = None, end_ns: int | None = None, pid: int | None = None, tid: int | None = None) -> Trace:
+    def window(self, start_ns: int | None = None, end_ns: int | None = None, pid: int | None = None, tid: Wanted = None) -> Trace:
         """A window within this one."""
         return Window(self.whole, *self._within(start_ns, end_ns), *self._whose(pid, tid))
 
@@ -128,7 +132,7 @@ class Window(Trace):
 
     def threads(self) -> pd.DataFrame:
         rows = self._lived(self.whole.threads())
-        return rows[rows["tid"] == self.tid].reset_index(drop=True) if self.tid is not None else rows
+        return rows[are(rows["tid"], self.tid)].reset_index(drop=True)
 
     def processes(self) -> pd.DataFrame:
         rows = self._lived(self.whole.processes())
@@ -148,9 +152,9 @@ class Window(Trace):
         there = (rows["start_ns"] < self._end_ns) & (rows["end_ns"].isna() | (rows["end_ns"] > self._start_ns)).astype(bool)
         return rows[there & ((rows["pid"] == self.pid) if self.pid is not None else True)].reset_index(drop=True)
 
-    def _whose(self, pid: int | None, tid: int | None) -> tuple[int | None, int | None]:
+    def _whose(self, pid: int | None, tid: Wanted) -> tuple[int | None, Wanted]:
         """The threads of `pid` and `tid` that are also the window's."""
-        return _both(self.pid, pid), _both(self.tid, tid)
+        return _both(self.pid, pid), _all_of(self.tid, tid)
 
     def _within(self, start_ns: int | None, end_ns: int | None) -> tuple[int, int]:
         return max(self._start_ns, start_ns or 0), self._end_ns if end_ns is None else min(self._end_ns, end_ns)
@@ -179,8 +183,31 @@ class Window(Trace):
         return self.whole.sizes(name)
 
 
+def _renumbered(tree: pd.DataFrame) -> pd.DataFrame:
+    """Some threads' rows of a calling-context tree as one of their own: node_id is the place of a row, parent_id that of its caller, -1 none."""
+    if "node_id" not in tree:
+        return tree
+    places = {"node_id": np.arange(len(tree))}
+    if "parent_id" in tree:
+        at = np.searchsorted(tree["node_id"].to_numpy(), tree["parent_id"].to_numpy())  # in the order of the whole's
+        places["parent_id"] = np.where(tree["parent_id"] >= 0, at, -1)
+    return tree.assign(**{name: place.astype(tree[name].dtype) for name, place in places.items()})
+
+
 def _both(one: int | None, other: int | None) -> int | None:
     """Which id is both, where None is any."""
     if one is None or other is None:
         return other if one is None else one
     return one if one == other else _NOBODY
+
+
+def _some(ids: Wanted) -> tuple[int, ...]:
+    return ids if isinstance(ids, tuple) else () if ids is None else (ids,)
+
+
+def _all_of(one: Wanted, other: Wanted) -> Wanted:
+    """Which ids are in both, where None is any."""
+    if one is None or other is None:
+        return other if one is None else one
+    both = tuple(each for each in _some(one) if each in _some(other))
+    return both[0] if len(both) == 1 else both or _NOBODY

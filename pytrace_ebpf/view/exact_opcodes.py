@@ -29,7 +29,7 @@ def are_in(trace: Any) -> bool:
 def found(trace: Any, _calls: pd.DataFrame, _facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.functions.exact_opcodes.in_total's rows; `by_function` with the instructions of each, `generic`: places, and `shares`."""
     if getattr(trace, "tid", None) is not None:
-        raise UsageError("Instructions are counted of a program, not of each thread; leave out --tid.")
+        raise UsageError("Instructions are counted of a program, not of each thread; leave out --tid and --only thread.")
     functions, table = trace.functions(), exact_opcodes(trace.opcodes())
     few = {
         func_id: rows.groupby("opcode")["hits"].sum().sort_values(ascending=False, kind="stable").head(_OPCODES)

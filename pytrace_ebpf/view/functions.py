@@ -81,8 +81,6 @@ def _shown(trace: Any, tree: pd.DataFrame, whole: pd.DataFrame, facts: dict[str,
         rows, functions = imports_as_one(tree, functions)
     if chosen and of_some:
         rows = rows[rows["func_id"].isin(chosen.func_ids(functions))]
-    if chosen and chosen.kind == "thread":
-        rows = rows[rows["tid"].isin(chosen.tids(trace.threads()))]
     return whole if rows is tree else of_tree(rows, functions, facts["by"])
 
 

@@ -11,17 +11,12 @@ from pytrace_ebpf.derive.calls.entry_points import asked
 from pytrace_ebpf.derive.calls.own_code import own
 from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.formatting import clean
+from pytrace_ebpf.view.by import BY
 
 HELP = "show own code alone, without libraries: own; or some of it: function=PATTERN, module=PATTERN, thread=NAME, task=PATTERN"
-_OF_FUNCTIONS = ("function", "module", "wait", "gil", "line", "request", "task", "memory", "args")
-APPLIES = {
-    "own": _OF_FUNCTIONS,
-    "function": _OF_FUNCTIONS,
-    "module": _OF_FUNCTIONS,
-    "thread": ("function", "module", "wait", "thread"),
-    "task": ("task",),
-}
-"""By what it names the kinds of report (view.by.BY) that it narrows."""
+_OF_FUNCTIONS = ("function", "module", "thread", "wait", "gil", "line", "request", "task", "path", "client", "error", "opcode", "memory", "args")
+APPLIES = {"own": _OF_FUNCTIONS, "function": _OF_FUNCTIONS, "module": _OF_FUNCTIONS, "thread": tuple(BY), "task": ("task",)}
+"""By what it names the kinds of report (view.by.BY) that it narrows: of functions those whose rows are of functions, or of what happens in their calls."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -49,19 +44,24 @@ class Only(NamedTuple):
         return found
 
     def rows(self, trace: Any, table: pd.DataFrame) -> pd.DataFrame:
-        """Those of a report's rows that are of it: by thread, by who calls, or by either side."""
-        if self.kind == "thread":
-            chosen = table["tid"].isin(self.tids(trace.threads()))
-        else:
-            ids = self.func_ids(trace.functions())
-            columns = next((names for names in _COLUMNS if set(names) <= set(table)), None)
-            if columns is None:
-                raise UsageError(f"--only {self.kind} has no effect on this report, whose rows are of no one function; leave it out.")
-            chosen = table[list(columns)].isin(ids).any(axis=1)
-        return table[chosen].reset_index(drop=True)
+        """Those of a report's rows that are of it: by who calls, by either side, or by the function or that of own code that called it."""
+        columns = next((some for names in _COLUMNS if (some := [name for name in names if name in table])), None)
+        if columns is None:
+            return table
+        return table[table[columns].isin(self.func_ids(trace.functions())).any(axis=1)].reset_index(drop=True)
 
 
-_COLUMNS = (("waiting_func_id", "holding_func_id"), ("caller_id",), ("func_id",))
+_COLUMNS = (("waiting_func_id", "holding_func_id"), ("caller_id",), ("func_id", "own_func_id"))
+
+
+def of_threads(trace: Any, said: str | None, by: str) -> Any:
+    """The piece of a pytrace_ebpf Trace that `--only thread=NAME` asks for: what a report by `by` is made of; else the trace."""
+    chosen = only(said, by)
+    if chosen is None or chosen.kind != "thread":
+        return trace
+    piece = trace.window(tid=tuple(chosen.tids(trace.threads()).tolist()))
+    piece.progress = trace.progress
+    return piece
 
 
 def only(said: str | None, by: str) -> Only | None:

@@ -23,6 +23,8 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
     parts: list[RenderableType] = [*head(facts, facts["calls"], min(width, PROSE), answer), Text()]
     if by.with_bar:
         parts += _overall(facts, min(width, PROSE), ascii_only)
+    if facts.get("sorted_by") not in (None, facts["sort"]):
+        parts.append(Text(f"Rows are in the order of {text.clean(facts['sorted_by'])}.", "dim"))
     return Group(*parts, *by.shown(facts, table, width, ascii_only, top))
 
 

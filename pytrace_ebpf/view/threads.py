@@ -6,12 +6,15 @@ from typing import Any
 import pandas as pd
 from rich.console import RenderableType
 
+from pytrace_ebpf.analyze.functions.collapsed import outermost_of
 from pytrace_ebpf.analyze.samples.errors import with_errors
 from pytrace_ebpf.analyze.samples.paths import by_thread as by_thread_samples
 from pytrace_ebpf.analyze.time.by_thread import by_thread
+from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.states import SPLIT
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import NARROW, Listing
+from pytrace_ebpf.view.only import only
 from pytrace_ebpf.view.sampled import ERRORS, periods, split_figures, split_titles
 from pytrace_ebpf.view.states import figures, states_of, titles
 
@@ -19,6 +22,10 @@ from pytrace_ebpf.view.states import figures, states_of, titles
 def found(trace: Any, _calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.time.by_thread's rows; of samples with how many there are of each thread instead of calls."""
     table = by_thread(trace.thread_times(), trace.threads(), trace.start_ns, trace.end_ns)
+    if (chosen := only(facts.get("only"), "thread")) and chosen.kind != "thread":
+        if facts.get("sampled"):
+            raise UsageError(f"--only {chosen.kind} narrows --by thread only where calls were recorded; --by function has it of samples.")
+        return _within(table, outermost_of(trace.tree(), chosen.func_ids(trace.functions()))), {}
     if facts.get("sampled"):
         sampled = by_thread_samples(trace)
         exact = trace.scheduling["source"] is not None
@@ -26,6 +33,13 @@ def found(trace: Any, _calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.D
         if not exact:
             table = _of_samples(table, sampled, facts["sampled"])
     return table, {}
+
+
+def _within(table: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
+    """The rows of threads that made some `calls` (schema.TREE), with the time in these alone."""
+    sums = calls.groupby(["pid", "tid"], as_index=False)[["total_ns", *SPLIT, "unknown_ns", "calls"]].sum(min_count=1)
+    out = table[["pid", "tid", "name", "start_ns", "end_ns"]].merge(sums.rename(columns={"total_ns": "wall_ns"}), on=["pid", "tid"])
+    return out.sort_values(["on_cpu_ns", "wall_ns", "calls"], ascending=False, na_position="last", ignore_index=True)
 
 
 def _of_samples(table: pd.DataFrame, sampled: pd.DataFrame, counts: dict[str, Any]) -> pd.DataFrame:
@@ -59,5 +73,6 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
             partial(text.thread, row["name"], row["pid"] if several else None),
         )
     shown = min(top, len(table))
-    note = f"{shown:,} of {len(table):,}{f'; by samples, {ERRORS}' if by_samples else ''}"
+    asked = f"; the time in calls of {text.clean(facts['only'])}" if facts.get("only") and not facts["only"].startswith("thread=") else ""
+    note = f"{shown:,} of {len(table):,}{asked}{f'; by samples, {ERRORS}' if by_samples else ''}"
     return [text.title("Threads by time on a core", note, width), out]

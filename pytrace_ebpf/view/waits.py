@@ -17,6 +17,7 @@ from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import Listing
 from pytrace_ebpf.view.names import PLACE, in_full, named
 from pytrace_ebpf.view.only import Only, only
+from pytrace_ebpf.view.order import ordered
 from pytrace_ebpf.view.states import samples_tell, unrecorded
 
 IMPORTS = "imports"  # the kind of waits in functions that imports alone call
@@ -41,7 +42,8 @@ def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.Dat
 
         return sampled_waits.found(trace)
     parts = trace.waits_by_part((*WAITS, "own_func_id"))
-    if chosen := only(facts.get("only"), "wait"):
+    chosen = only(facts.get("only"), "wait")
+    if chosen and chosen.kind != "thread":
         parts = _narrowed(trace, parts, chosen)
     elif not facts.get("imports") and len(ids := in_imports_alone(tree if "node_id" in tree else trace.tree(), trace.functions())):
         parts = (_with_imports_as_one(part, ids) for part in parts)
@@ -82,13 +84,11 @@ def _with_imports_as_one(part: pd.DataFrame, ids: "np.ndarray[Any, np.dtype[np.i
 
 def _narrowed(trace: Any, parts: Iterable[pd.DataFrame], chosen: Only) -> Iterator[pd.DataFrame]:
     """The waits that were asked for; of own code as its function's that called what waits."""
-    whose = chosen.tids(trace.threads()) if chosen.kind == "thread" else chosen.func_ids(trace.functions())
+    whose = chosen.func_ids(trace.functions())
     for part in parts:
         if chosen.kind == "own":
             part = part[part["own_func_id"] >= 0]
             yield part.assign(func_id=part["own_func_id"], caller_func_id=part["own_func_id"])
-        elif chosen.kind == "thread":
-            yield part[part["tid"].isin(whose)]
         else:
             yield part[part[["own_func_id", "func_id", "caller_func_id"]].isin(whose).any(axis=1)]
 
@@ -102,7 +102,7 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
     if not len(table):
         recorded = facts["scheduling"]["source"] in ("bpf", "perf")
         return [Text("No thread was seen to wait." if recorded else f"What the threads waited for is not known without {unrecorded(facts)}.")]
-    table = with_locks_as_one(table)
+    table = ordered(with_locks_as_one(table), facts)
     fixed = [(7, "waits"), (6, "total"), (6, "queued"), (7, "longest")]
     shown = Listing(width, fixed, ["what", "mostly in", "mostly for"])
     for row in table.head(top).to_dict("records"):

@@ -43,6 +43,7 @@ if __name__ == "__main__":
     stop = threading.Event()
     at_once(collect, lambda: compute(stop), stop)
     begins, ends = threading.Event(), threading.Event()
-    shared = [number * 7919 % 1000003 for number in range(1000000)]
+    # Who wants the list's lock offers its core to others 40 times before it waits, a time slice each where others want cores: a sort takes longer than that.
+    shared = [number * 611953 % 3000017 for number in range(3000000)]
     at_once(lambda: sort(shared, begins), lambda: append(shared, begins, ends), ends)
     done(calls={"collect": 1, "compute": 1, "sort": 1, "append": 1}, collections=TIMES)

@@ -59,6 +59,17 @@ def _imports(tree: pd.DataFrame, functions: pd.DataFrame) -> Ints:
     return into
 
 
+def outermost_of(tree: pd.DataFrame, func_ids: Ints) -> pd.DataFrame:
+    """The rows of `tree` that are of these functions and lie below no other such row: in their totals no moment counts twice."""
+    parent, depth = (tree[name].to_numpy(np.int64) for name in ("parent_id", "depth"))
+    chosen = tree["func_id"].isin(func_ids).to_numpy() & (depth >= 0)
+    within = chosen.copy()
+    for here in levels(depth):
+        within[here] |= (parent[here] >= 0) & within[parent[here]]
+    above = (parent >= 0) & within[parent]
+    return tree[chosen & ~above]
+
+
 def into_own_code(tree: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:
     """Of `tree` the rows of own code, whose self times have those of what they called that is not; without what no own code called."""
     nearest = nearest_own(tree, functions)[0]

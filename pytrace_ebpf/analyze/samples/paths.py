@@ -12,6 +12,7 @@ from pytrace_ebpf.analyze.samples.sampling import is_summed
 from pytrace_ebpf.analyze.samples.summed import summed
 from pytrace_ebpf.analyze.samples.weights import COLUMNS, Intervals, Periods, looked_at, weighed
 from pytrace_ebpf.derive.added import added
+from pytrace_ebpf.trace.conditions import are
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.trace.sampled import NATIVE
 
@@ -50,7 +51,7 @@ def _within(trace: Trace, start_ns: int, end_ns: int) -> Iterator[tuple[int, pd.
         samples = trace.whole.part("samples", segment["index"]).to_pandas()
         within = (samples["ts"] >= start_ns) & (samples["ts"] - samples["off_ns"] < end_ns)
         for name, wanted in (("pid", getattr(trace, "pid", None)), ("tid", getattr(trace, "tid", None))):
-            within &= True if wanted is None else samples[name] == wanted
+            within &= are(samples[name], wanted)
         if within.any():
             yield segment["index"], samples[within]
 

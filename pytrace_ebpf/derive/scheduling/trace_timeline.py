@@ -10,6 +10,7 @@ from pytrace_ebpf.derive.read_ahead import sched_groups
 from pytrace_ebpf.derive.scheduling.split import Known, Timeline, timeline
 from pytrace_ebpf.derive.scheduling.switches import UNKNOWN
 from pytrace_ebpf.derive.sums import at_start
+from pytrace_ebpf.trace.conditions import are
 from pytrace_ebpf.trace.frames import to_frame
 from pytrace_ebpf.trace.manifest import machine_of
 from pytrace_ebpf.trace.reader import Trace
@@ -76,7 +77,7 @@ def _own(rows: pd.DataFrame, trace: Trace, pid: int | None = None, tid: int | No
         other_tid=rows["other_tid"].where(ended, 0),
     )
     for name, wanted in (("pid", getattr(trace, "pid", None)), ("pid", pid), ("tid", getattr(trace, "tid", None)), ("tid", tid)):
-        rows = rows if wanted is None else rows[rows[name] == wanted]
+        rows = rows[are(rows[name], wanted)]
     return rows
 
 

@@ -21,6 +21,7 @@ from pytrace_ebpf.derive.scheduling.trace_timeline import before
 from pytrace_ebpf.derive.sink import Needs, Sink
 from pytrace_ebpf.derive.store import NO_STATE, State, checked_rows, load, packed, saved, unpacked
 from pytrace_ebpf.rebuild.shards import Shards
+from pytrace_ebpf.trace.conditions import are
 from pytrace_ebpf.trace.derived import Pieces
 from pytrace_ebpf.trace.manifest import machine_of
 from pytrace_ebpf.trace.reader import Trace
@@ -92,8 +93,7 @@ class OnCores(Sink):
         ends_here = ~rows["goes_on"] & (rows["start_ns"] > rows["began_ns"]) & (rows["start_ns"] < self._end_ns)
         rows = rows[(rows["end_ns"] > rows["start_ns"]) | ends_here]
         for name in ("pid", "tid"):
-            wanted = getattr(trace, name, None)
-            rows = rows if wanted is None else rows[rows[name] == wanted]
+            rows = rows[are(rows[name], getattr(trace, name, None))]
         return rows
 
     def grouped(self, place: int) -> None:

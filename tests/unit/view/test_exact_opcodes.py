@@ -58,7 +58,7 @@ def test_a_window_has_the_looks_within(path: Path, capsys: pytest.CaptureFixture
     assert pytrace_ebpf.open(path).window(0, 300).opcodes()["hits"].tolist() == [60]
     assert found(path, capsys, "--pid", "20")["shares"]["hits"] == 770
     assert main(["report", str(path), "--by", "opcode", "--tid", "11"]) == 2
-    assert capsys.readouterr().err == "pytrace-ebpf: Instructions are counted of a program, not of each thread; leave out --tid.\n"
+    assert capsys.readouterr().err == "pytrace-ebpf: Instructions are counted of a program, not of each thread; leave out --tid and --only thread.\n"
 
 
 def test_a_person_sees_what_is_known_of_them(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

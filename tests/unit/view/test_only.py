@@ -97,9 +97,82 @@ def test_functions_modules_and_threads(path: Path, capsys: pytest.CaptureFixture
     assert {row["caller_qualname"] for row in rows(capsys, path, "--by", "line", "--only", "own")} == {"<module>", "price", "helper"}
 
 
+def test_threads_by_the_time_in_calls_of_some_functions(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = {row["tid"]: row for row in rows(capsys, path, "--by", "thread", "--only", "function=SocketIO.*")}
+    reading = rows(capsys, path, "--only", "function=SocketIO.*")
+    assert set(found) == {7, 8} and [found[tid]["calls"] for tid in (7, 8)] == [2, 2]
+    for name in ("wall", "on_cpu", "blocked"):
+        assert sum(row[f"{name}_ns"] for row in found.values()) == reading[0]["total_ns" if name == "wall" else f"{name}_ns"]
+    own = {row["tid"]: row for row in rows(capsys, path, "--by", "thread", "--only", "own")}
+    assert own[7]["calls"] == 1 and own[7]["wall_ns"] == rows(capsys, path, "--tid", "7", "--only", "function=shop:<module>")[0]["total_ns"]
+
+
+def workers(tmp_path: Path) -> Path:
+    """Three threads that answer requests and read, `worker-1` twice; `worker-2` helps, and waits for a lock, too."""
+    scripts = [Script(7, tid, cpu=tid % 2, now=10).snapshot() for tid in (7, 8, 9)]
+    for script, times in zip(scripts, (1, 2, 1), strict=True):
+        for _ in range(times):
+            script.enter(PRICE).run(MS).enter(READ).run(MS).wait(5 * MS, syscall=RECVFROM).leave().leave()
+    scripts[2].enter(HELPER).run(MS).wait(9 * MS, syscall=FUTEX, address=0x9000, waker=7).leave()
+    events, sched = (sorted((row for each in scripts for row in getattr(each, name)), key=lambda row: row[0]) for name in ("events", "sched"))
+    threads = [(7, 7, "MainThread", 0, None), (7, 8, "worker-1", 0, None), (7, 9, "worker-2", 0, None)]
+    end_ns = max(script.now for script in scripts) + MS
+    return write_trace(tmp_path / "trace", events=events, sched=sched, functions=FUNCTIONS, threads=threads, end_ns=end_ns)
+
+
+def test_some_threads_have_what_each_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In every report, also those that go by the tree of calls: of a thread or two that is a part of the whole one."""
+    path = workers(tmp_path)
+    for by, column in {
+        "function": "total_ns",
+        "thread": "on_cpu_ns",
+        "core": "busy_ns",
+        "wait": "total_ns",
+        "line": "calls",
+        "request": "requests",
+    }.items():
+        words = ("--by", by, *(("--request", "price") if by == "request" else ()))
+        several = rows(capsys, path, *words, "--only", "thread=worker-*")
+        each = [row for tid in ("8", "9") for row in rows(capsys, path, *words, "--tid", tid)]
+        assert sum(row[column] for row in several) == sum(row[column] for row in each) > 0, by
+        assert sum(row[column] for row in rows(capsys, path, *words, "--only", "thread=*")) == sum(
+            row[column] for row in rows(capsys, path, *words)
+        ), by
+    trace = pytrace_ebpf.open(path)
+    tree = trace.window(tid=(8, 9)).tree()
+    assert tree["node_id"].tolist() == list(range(len(tree))) and set(tree["tid"]) == {8, 9}
+    assert (tree.loc[tree["depth"] >= 0, "parent_id"].map(tree["tid"]) == tree.loc[tree["depth"] >= 0, "tid"]).all()
+    assert len(trace.window(tid=(8, 9)).window(tid=(7, 9)).threads()) == 1 and len(trace.window(tid=(8,)).window(tid=9).threads()) == 0
+
+
+@pytest.mark.parametrize(
+    ("by", "column"),
+    [
+        ("function", "calls"),
+        ("thread", "wall"),
+        ("core", "slices"),
+        ("wait", "longest_ns"),
+        ("line", "calls"),
+        ("request", "p99"),
+        ("function", "qualname"),
+    ],
+)
+def test_any_report_is_sorted_by_a_column_of_its_rows(by: str, column: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = workers(tmp_path)
+    words = ("--by", by, "--sort", column, *(("--request", "*") if by == "request" else ()))
+    found = rows(capsys, path, *words)
+    values = [row[column if column in row else f"{column}_ns"] for row in found]
+    assert len(values) > 1 and values == sorted(values, reverse=column != "qualname")
+    assert len(found) == len(rows(capsys, path, *words[:2], *words[4:]))
+    assert main(["report", str(path), *words]) == 0
+    assert f"Rows are in the order of {column}." in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["--sort", "length"], "--sort length is no column of --by function: give one of qualname, file"),
+        (["--sort", "self", "--by", "wait"], "--sort self is no column of --by wait: give one of kind, syscall"),
         (["--only", "own", "--by", "core"], "--only own has no effect with --by core"),
         (["--only", "task=f"], "--only task has no effect with --by function, only with --by task"),
         (["--only", "mine"], "--only mine is not known: give own, function=PATTERN"),
