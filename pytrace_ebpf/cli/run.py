@@ -75,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
                 summing.beside(session, args.retain is not None or bool(args.trigger), show) as look,
             ):
                 session.run(stop, look)
-            code = session.finish()
+            with recorded.ticking("finishing the trace", args.quiet):
+                code = session.finish()
             _close(session, args.quiet)
             if code is None:  # the trace is full, and the program is not to suffer for it
                 if not args.quiet:
