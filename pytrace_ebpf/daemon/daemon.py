@@ -206,9 +206,10 @@ class Daemon:
             self._lost[row["class"]] += row["count"]
         samples = self._samples.take(closed.tables, closed.end_ns)
         table = profile(samples, closed.tables.get("stacks", STACKS.arrow.empty_table()), closed.start_ns, closed.end_ns)
-        self._store.write(closed, table, self._profile_waits.take(closed.tables, samples, closed.start_ns, closed.end_ns))
+        waits = self._profile_waits.take(closed.tables, samples, closed.start_ns, closed.end_ns)
+        self._store.write(closed, table, waits)
         if self._sinks:
-            self._sinks.take(closed, table, self._store.functions_of(table), self._store.processes)
+            self._sinks.take(closed, table, self._store.functions_of(table), self._store.processes, waits)
 
     def _progress(self, lock: Lock, status: Status) -> None:
         """Once a second."""

@@ -37,12 +37,20 @@ class Sinks:
             except HostError as error:
                 say(str(error))
 
-    def take(self, closed: Closed, profile: pa.Table, functions: pa.Table, processes: Mapping[int, Mapping[str, Any]]) -> None:
-        """A window: `profile` (schema.PROFILE), the `functions` that it joins, and the rows of schema.PROCESSES by pid."""
+    def take(
+        self, closed: Closed, profile: pa.Table, functions: pa.Table, processes: Mapping[int, Mapping[str, Any]], waits: pa.Table | None = None
+    ) -> None:
+        """A window: `profile` (schema.PROFILE), the `functions` that it joins, the rows of schema.PROCESSES by pid, and `waits` (PROFILE_WAITS)."""
         rows, joined = profile.to_pandas(), functions.to_pandas()
         if self._port:
             names = {pid: service_of(row) for pid, row in processes.items()}
-            self._totals.add(rows, held_loops(rows, joined), names, {pid: identified(row) for pid, row in processes.items()})
+            self._totals.add(
+                rows,
+                held_loops(rows, joined),
+                names,
+                {pid: identified(row) for pid, row in processes.items()},
+                None if waits is None else waits.to_pandas(),
+            )
             for pid in [pid for pid in self._totals.times if pid >= 0 and pid not in processes]:
                 self._totals.ended(pid)
         if self._push and len(rows):

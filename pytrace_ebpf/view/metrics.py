@@ -44,11 +44,20 @@ class Totals:
     times: dict[int, dict[str, int]] = field(default_factory=dict)
     held: dict[int, int] = field(default_factory=dict)
     labels: dict[int, dict[str, str]] = field(default_factory=dict)
+    waits: dict[int, dict[str, int]] = field(default_factory=dict)
 
     def add(
-        self, rows: pd.DataFrame, held: Mapping[int, int], names: Mapping[int, str], attributes: Mapping[int, Mapping[str, str]] | None = None
+        self,
+        rows: pd.DataFrame,
+        held: Mapping[int, int],
+        names: Mapping[int, str],
+        attributes: Mapping[int, Mapping[str, str]] | None = None,
+        waits: pd.DataFrame | None = None,
     ) -> None:
-        """A window: `rows` of table profile, the time that asyncio's loops were held (profile_windows.held_loops), and by process services and attributes."""
+        """A window: `rows` of table profile, the time that asyncio's loops were held (profile_windows.held_loops), and by process services and attributes.
+
+        `waits`: of table profile_waits.
+        """
         for pid, sums in rows.groupby("pid")[["samples", "off_samples", *_STATES]].sum().to_dict("index").items():
             key = self._key(int(pid), names.get(int(pid), ""))
             own = self.times.setdefault(key, {})
@@ -60,9 +69,14 @@ class Totals:
             if pid in held:
                 self.held[key] = self.held.get(key, 0) + held[int(pid)]
 
+        if waits is not None:
+            for (pid, kind), ns in waits.groupby(["pid", "kind"], observed=True)["total_ns"].sum().items():
+                waited = self.waits.setdefault(int(pid) if int(pid) in self.times else -1, {})
+                waited[str(kind)] = waited.get(str(kind), 0) + int(ns)
+
     def ended(self, pid: int) -> None:
         """A process is there no more."""
-        for of in (self.names, self.times, self.held, self.labels):
+        for of in (self.names, self.times, self.held, self.labels, self.waits):
             of.pop(pid, None)
 
     def _key(self, pid: int, name: str) -> int:
@@ -88,6 +102,8 @@ def _of_processes(totals: Totals) -> Iterator[Family]:
     yield Family("pytrace_ebpf_thread_seconds_total", "Time of a process's threads by state, from sampled stacks.", "counter", seconds)
     samples = [(labels[pid], sums["samples"] + sums["off_samples"]) for pid, sums in totals.times.items()]
     yield Family("pytrace_ebpf_process_samples_total", "Samples of a process's threads.", "counter", samples)
+    waits = [(labels[pid] | {"kind": kind}, ns / 1e9) for pid, of in totals.waits.items() if pid in labels for kind, ns in of.items()]
+    yield Family("pytrace_ebpf_wait_seconds_total", "Time in which a process's threads waited, by what for, from sampled stacks.", "counter", waits)
     held = [(labels[pid], time / 1e9) for pid, time in totals.held.items()]
     yield Family("pytrace_ebpf_asyncio_loop_held_seconds_total", "Time in which callbacks held asyncio's loop.", "counter", held)
 

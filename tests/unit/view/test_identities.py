@@ -64,8 +64,15 @@ def test_metrics_have_labels_of_the_pod() -> None:
     lines = [line for line in text({}, totals).splitlines() if line.startswith("pytrace_ebpf_process_samples_total")]
     assert lines[0].startswith('pytrace_ebpf_process_samples_total{pid="7",service="shop",service_version="1.4",k8s_pod_name="shop\\"0"}')
     assert lines[1].startswith('pytrace_ebpf_process_samples_total{pid="9",service="job"}')
+    waits = pd.DataFrame([(7, "net", 2 * 10**9), (7, "net", 10**9), (9, "lock", 5 * 10**8), (77, "lock", 1)], columns=["pid", "kind", "total_ns"])
+    totals.add(ROWS, {}, {7: "shop", 9: "job"}, waits=waits)
+    lines = [line for line in text({}, totals).splitlines() if line.startswith("pytrace_ebpf_wait_seconds_total")]
+    assert lines == [
+        'pytrace_ebpf_wait_seconds_total{pid="7",service="shop",service_version="1.4",k8s_pod_name="shop\\"0",kind="net"} 3',
+        'pytrace_ebpf_wait_seconds_total{pid="9",service="job",kind="lock"} 0.5',
+    ]
     totals.ended(7)
-    assert not totals.labels.get(7)
+    assert not totals.labels.get(7) and 7 not in totals.waits
 
 
 def test_of_several_the_first_ones_are_said(trace: Path) -> None:
