@@ -28,6 +28,11 @@ class Calls:
         self._all, self._chosen = columns, chosen
         self._columns = columns if chosen is None else dict[str, npt.NDArray[Any]]()
 
+    @property
+    def names(self) -> list[str]:
+        """The columns that there are."""
+        return list(self._all)
+
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         if name not in self._columns:
             self._columns[name] = self._all[name][self._chosen]
@@ -40,6 +45,10 @@ class Calls:
         """Those of a mask, or at these places."""
         places = np.flatnonzero(mask) if mask.dtype == np.bool_ else mask
         return Calls(self._all, places if self._chosen is None else self._chosen[places])
+
+    def with_scope(self, scope: npt.NDArray[np.int64]) -> "Calls":
+        """The same with one more column, `scope`."""
+        return Calls({**{name: self[name] for name in self.names}, "scope": scope})
 
     def of(self, functions: Bools) -> "Calls":
         """Those of the functions of a mask by func_id."""
@@ -62,7 +71,7 @@ class Calls:
 
 def joined(pieces: Sequence[Calls]) -> Calls:
     """All of them."""
-    return Calls({name: np.concatenate([piece[name] for piece in pieces]) for name in COLUMNS})
+    return Calls({name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0].names})
 
 
 class Found:

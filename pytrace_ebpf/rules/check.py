@@ -85,7 +85,7 @@ def _judge(trace: Trace, rule: Rule, functions: Functions, each: bool) -> Judge:
         case Form.TAKES:
             return Takes(rule, *of, trace)
         case Form.NO_WAIT:
-            return NoWait(rule, *of, under_lock(trace, rule, functions) if rule.locked else too_long(trace, rule))
+            return NoWait(rule, *of, under_lock(trace, rule, functions) if rule.locked else too_long(trace, rule, functions))
         case Form.RAISES | Form.GETS:
             return OfValues(rule, *of, *values.of(trace, rule))
     return OfPaths(rule, *of)

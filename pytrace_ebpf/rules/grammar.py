@@ -14,6 +14,7 @@ from pytrace_ebpf.units import nanoseconds
 WAITS = tuple(kind for kind in WAIT_KINDS if kind not in ("preempted", *OF_THE_INTERPRETER))
 """What `no wait` is of, where it does not say: not what other threads do to this one."""
 _OF_KINDS = {"io": ("io-read", "io-write", "net")}
+SCOPES = ("thread", "task", "process")
 _STATES = {state.name.replace("_", "-"): state.name for state in STATES} | {"wall": "wall"}
 _RESERVED = frozenset(["never", "only", "within", "from", "before", "every", "then", "takes", "at", "raises", "gets", "no", "or", "in", "while"])
 _WORD = re.compile(r"""'([^']*)'|"([^"]*)"|([^\s'"]+)""")
@@ -68,7 +69,7 @@ class _Reader:
         others = self._group("a function")
         self._want("within")
         limit = self._time()
-        return replace(self._rule, form=Form.THEN, functions=functions, others=others, limit_ns=limit, by_process=self._scope())
+        return replace(self._rule, form=Form.THEN, functions=functions, others=others, limit_ns=limit, scope=self._scope())
 
     def _at_most(self) -> Rule:
         self._want("most")
@@ -111,7 +112,7 @@ class _Reader:
             self._want("from")
             return replace(rule, form=Form.ONLY_FROM, others=self._group("a module or function"))
         if word.text == "before":
-            return replace(rule, form=Form.PRECEDES, others=self._group("a function"), by_process=self._scope())
+            return replace(rule, form=Form.PRECEDES, others=self._group("a function"), scope=self._scope())
         if word.text == "takes":
             self._want("at")
             self._want("most")
@@ -160,13 +161,12 @@ class _Reader:
             found += self._choice(known)
         return tuple(dict.fromkeys(found))
 
-    def _scope(self) -> bool:
-        """Whether it is of one process."""
+    def _scope(self) -> str:
         if not self._take("in"):
-            return False
+            return SCOPES[0]
         self._want("the")
         self._want("same")
-        return self._choice({"thread": False, "process": True})
+        return self._choice({scope: scope for scope in SCOPES})
 
     def _group(self, what: str) -> Group:
         found = list(self._pattern(what))

@@ -7,9 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pytrace_ebpf.rules.calls import OPEN_AT_END, RESUMED, YIELDED, Calls, joined
-from pytrace_ebpf.rules.judge import LOST, NAMELESS, NO_ROOM, Judge
+from pytrace_ebpf.rules.functions import Functions
+from pytrace_ebpf.rules.judge import LOST, NAMELESS, NO_ROOM, Judge, Recording
 from pytrace_ebpf.rules.paths import NONE, Paths
-from pytrace_ebpf.rules.rule import Group
+from pytrace_ebpf.rules.rule import Group, Rule
+from pytrace_ebpf.rules.tasks import Tasks
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -17,37 +19,62 @@ _MOST_PENDING = 1 << 22
 _NEVER = np.iinfo(np.int64).max
 
 
-class Before(Judge):
-    """`F before G`: a call of F has returned on the thread, or in the process, before each of G begins. It keeps when that first was and, of a process, the
+class _Scoped(Judge):
+    """One that looks at the calls of a thread, a task or a process by themselves: `scope` is a column of what _scoped() gives."""
+
+    def __init__(self, rule: Rule, functions: Functions, of: Recording, each: bool) -> None:
+        super().__init__(rule, functions, of, each)
+        self._tasks = Tasks(functions.coroutines) if rule.scope == "task" else None
+        self._coroutines = functions.coroutines
+
+    @property
+    def wanted(self) -> Bools:
+        return self.of | self.others | self._coroutines if self._tasks else self.of | self.others
+
+    @property
+    def above(self) -> Mapping[Group, Bools]:
+        return self._tasks.above if self._tasks else {}
+
+    def _scoped(self, calls: Calls, paths: Paths) -> Calls:
+        """Those of F and G."""
+        if self._tasks:
+            own, scope = self._tasks.take(calls, self.of | self.others, paths)
+            return own.with_scope(scope)
+        own = calls.of(self.of | self.others)
+        return own.with_scope(own["pid"].astype(np.int64) if self.rule.scope == "process" else own.thread)
+
+    def end(self, paths: Paths, end_ns: int) -> None:
+        self.doubt("it is not known of which task they are", self._tasks.left if self._tasks else 0)
+
+
+class Before(_Scoped):
+    """`F before G`: a call of F has returned on the thread, in the task or in the process, before each of G begins. It keeps when that first was and, of a process, the
     calls of G that none was before so far: the last call of each other thread becomes known with what that does next."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._first: dict[int, int] = {}  # by thread, or process
+        self._first: dict[int, int] = {}  # by scope
         self._late: list[Calls] = []
 
-    @property
-    def wanted(self) -> Bools:
-        return self.of | self.others
-
     def take(self, calls: Calls, paths: Paths) -> None:
+        calls = self._scoped(calls, paths)
         before, after = calls.of(self.of), calls.of(self.others)
         before = before.where(~before.has(YIELDED | OPEN_AT_END))
         after = after.where(~after.has(RESUMED))
         self.calls += len(after)
-        where, key = np.unique(_scope(self, before), return_inverse=True)
+        where, key = np.unique(before["scope"], return_inverse=True)
         first = np.full(len(where), _NEVER)
         np.minimum.at(first, key, before["end_ns"])
         for scope, ns in zip(where.tolist(), first.tolist(), strict=True):
             self._first[scope] = min(ns, self._first.get(scope, ns))
         late = self._not_before(joined([*self._late, after]))
-        if not self.rule.by_process or len(late) > _MOST_PENDING:
+        if self.rule.scope != "process" or len(late) > _MOST_PENDING:
             self._judge(late)
             late = late.where(np.zeros(0, np.int64))
         self._late = [late]
 
     def _not_before(self, after: Calls) -> Calls:
-        of, key = np.unique(_scope(self, after), return_inverse=True)
+        of, key = np.unique(after["scope"], return_inverse=True)
         since = np.array([self._first.get(scope, _NEVER) for scope in of.tolist()], np.int64)[key]
         return after.where(since > after["start_ns"])
 
@@ -60,13 +87,14 @@ class Before(Judge):
         self.found.add(late.where(sure))
 
     def end(self, paths: Paths, end_ns: int) -> None:
+        super().end(paths, end_ns)
         for late in self._late:
             self._judge(self._not_before(late))
 
 
-class Then(Judge):
-    """`every F then G within T`: a call of G begins on the thread, or in the process, at most T after each of F has returned. It keeps those of F that none has followed
-    and, of a process, when the last ones of G began."""
+class Then(_Scoped):
+    """`every F then G within T`: a call of G begins on the thread, in the task or in the process, at most T after each of F has returned. It keeps those of F
+    that none has followed and, of a process, when the last ones of G began."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -74,23 +102,20 @@ class Then(Judge):
         self._moments: tuple[Ints, Ints] = (np.zeros(0, np.int64), np.zeros(0, np.int64))  # scope and ns
         self._since_ns = -_NEVER  # moments are kept from here on
 
-    @property
-    def wanted(self) -> Bools:
-        return self.of | self.others
-
     def take(self, calls: Calls, paths: Paths) -> None:
+        calls = self._scoped(calls, paths)
         first, then = calls.of(self.of), calls.of(self.others)
         first = first.where(~first.has(YIELDED | OPEN_AT_END))
         self.calls += len(first)
         pending = joined([*self._pending, first])
         then = then.where(~then.has(RESUMED))
-        scope, ts = (np.append(*pair) for pair in zip(self._moments, (_scope(self, then), then["start_ns"]), strict=True))
-        left = pending.where(_wait_of(_scope(self, pending), pending["end_ns"], scope, ts) > self.rule.limit_ns)
+        scope, ts = (np.append(*pair) for pair in zip(self._moments, (then["scope"], then["start_ns"]), strict=True))
+        left = pending.where(_wait_of(pending["scope"], pending["end_ns"], scope, ts) > self.rule.limit_ns)
         if len(left) > _MOST_PENDING:
             self.doubt("more of them than are kept were not followed yet", len(left) - _MOST_PENDING)
             left = left.where(np.arange(_MOST_PENDING))
         self._pending = [left]
-        if self.rule.by_process:
+        if self.rule.scope == "process":
             self._keep(scope, ts)
 
     def _keep(self, scope: Ints, ts: Ints) -> None:
@@ -102,6 +127,7 @@ class Then(Judge):
         self._moments = scope, ts
 
     def end(self, paths: Paths, end_ns: int) -> None:
+        super().end(paths, end_ns)
         for left in self._pending:
             due = left["end_ns"] + self.rule.limit_ns
             early, sure = due > end_ns, self.sure(left, due)
@@ -110,10 +136,6 @@ class Then(Judge):
             self.doubt(LOST, int((~sure).sum()))
             self.doubt("what followed them is not kept any more", int((sure & ~early & ~kept).sum()))
             self.found.add(left.where(~early & sure & kept))
-
-
-def _scope(judge: Judge, calls: Calls) -> Ints:
-    return calls["pid"].astype(np.int64) if judge.rule.by_process else calls.thread
 
 
 def _wait_of(scope: Ints, since: Ints, of: Ints, ts: Ints) -> Ints:

@@ -61,7 +61,9 @@ def _of_recording(trace: Trace, rule: Rule, judge: Judge) -> Iterator[str]:
         yield f"it was recorded with --max-depth {depth}"
     left = trace.left_out()["func_id"].to_numpy(np.int64)
     concerned = judge.wanted | judge.others
-    if len(left) and (rule.form in (Form.ONLY_FROM, Form.NO_WAIT) or bool((left < 0).any()) or concerned[left[left >= 0]].any()):
+    if len(left) and (
+        rule.form in (Form.ONLY_FROM, Form.NO_WAIT) or bool((left < 0).any()) or concerned[left[(left >= 0) & (left < len(concerned))]].any()
+    ):
         count = len(np.unique(left))
         yield f"{plural(count, 'function')} {'was' if count == 1 else 'were'} left out for a time to bound the cost of tracing"
     if rule.form is Form.NO_WAIT and _scheduling(trace) != "bpf":

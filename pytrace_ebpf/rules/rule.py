@@ -36,7 +36,7 @@ class Rule:
     limit_ns: int = 0  # T
     state: str = "wall"  # of TAKES: wall, or a part of it (trace.states.SPLIT without _ns)
     most: int = 0  # N
-    by_process: bool = False  # of PRECEDES and THEN: in the same process; else in the same thread
+    scope: str = "thread"  # of PRECEDES and THEN: in the same thread, task or process
     exceptions: Group = ()  # of RAISES; () for none at all
     argument: str = ""
     type: str = ""  # of GETS: a shell pattern, "" for any

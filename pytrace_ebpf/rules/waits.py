@@ -24,10 +24,10 @@ _TAKE, _RELEASE = (rf"(?:_thread\.R?[Ll]ock|Condition)\.(?:{names})" for names i
 Ints = npt.NDArray[np.int64]
 
 
-def too_long(trace: Trace, rule: Rule) -> pd.DataFrame:
+def too_long(trace: Trace, rule: Rule, functions: Functions) -> pd.DataFrame:
     """call_id and func_id (-1 none, or unknown) and ns of the waits that the rule is about, one row of each. Their number bounds the memory."""
     found = [pd.DataFrame({name: pd.Series(dtype="int64") for name in _KEPT})]
-    for waits in _by_part(trace, _COLUMNS, rule.kinds):
+    for waits in _by_part(trace, functions, _COLUMNS, rule.kinds):
         waits = waits.assign(ns=waits["until_ns"] - waits["start_ns"])
         found.append(waits.loc[waits["ns"] > rule.limit_ns, _KEPT].astype("int64"))
     return pd.concat(found).drop_duplicates(["pid", "tid", "start_ns"], ignore_index=True)  # a part may come twice
@@ -35,7 +35,7 @@ def too_long(trace: Trace, rule: Rule) -> pd.DataFrame:
 
 def under_lock(trace: Trace, rule: Rule, functions: Functions) -> pd.DataFrame:
     """Of the waits of too_long() those for longer than T while the thread had a lock that others waited for; ns: how long that was."""
-    waits, holds = too_long(trace, rule), _holds(trace, rule, functions)
+    waits, holds = too_long(trace, rule, functions), _holds(trace, rule, functions)
     out = []
     held = dict(iter(holds.groupby(_HOLD[:2])))
     for key, own in waits.groupby(["pid", "tid"]) if len(holds) else ():
@@ -53,8 +53,7 @@ def _holds(trace: Trace, rule: Rule, functions: Functions) -> pd.DataFrame:
     others = among(functions.table, PRIMITIVES) | ~functions.in_python[:-1]
     take, release = (functions.mask(np.flatnonzero(others)) & ~functions.named(names) for names in (_TAKE, _RELEASE))  # what is neither
     found = [pd.DataFrame({name: pd.Series(dtype="int64") for name in ("pid", "tid", *_HOLD, "is_held")})]
-    for waits in _by_part(trace, (*_COLUMNS, *_OF_LOCKS), ("lock",)):
-        waits = waits.fillna(dict.fromkeys(_OF_LOCKS, -1))
+    for waits in _by_part(trace, functions, (*_COLUMNS, *_OF_LOCKS), ("lock",)):
         by = {name: waits[name].to_numpy(np.int64) for name in _OF_LOCKS}
         is_lock = (by["waker_tid"] > 0) & (by["waker_func_id"] >= 0) & ~release[by["waker_func_id"]] & ~release[by["waker_primitive_func_id"]]
         is_lock &= ~take[waits["func_id"].to_numpy(np.int64)] & ~take[by["primitive_func_id"]] & ~take[by["own_called_func_id"]]
@@ -70,10 +69,12 @@ def _holds(trace: Trace, rule: Rule, functions: Functions) -> pd.DataFrame:
     return held.assign(start_ns=held[["start_ns", "got_ns"]].max(axis=1).astype("int64"))
 
 
-def _by_part(trace: Trace, columns: tuple[str, ...], kinds: tuple[str, ...]) -> Iterator[pd.DataFrame]:
+def _by_part(trace: Trace, functions: Functions, columns: tuple[str, ...], kinds: tuple[str, ...]) -> Iterator[pd.DataFrame]:
     for waits in trace.waits_by_part(columns, pc.field("kind").isin(kinds)):
         until = waits["blocked_until_ns"].where(waits["kind"] != "preempted").fillna(waits["end_ns"])
-        yield waits.assign(until_ns=until.astype("int64"))
+        known = {name: waits[name].where(waits[name] < functions.count, -1) for name in columns if name.endswith("func_id")}  # a name may be lost
+        waker = {name: waits[name].fillna(-1) for name in columns if name in ("waker_pid", "waker_tid")}
+        yield waits.assign(until_ns=until.astype("int64"), **known, **waker)
 
 
 def _union(start: Ints, end: Ints) -> tuple[Ints, Ints]:

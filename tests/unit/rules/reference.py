@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from pytrace_ebpf.rules.rule import Form, Rule
+from pytrace_ebpf.rules.rule import COROUTINE, Form, Rule
 
 Call = dict[str, Any]
 
@@ -22,7 +22,12 @@ def violating(calls: list[Call], last_ns: dict[int, int], rule: Rule, is_of: Cal
     own = [call for call in calls if is_of(rule.functions, call)]
     others = [call for call in calls if is_of(rule.others, call)] if rule.others else []
     begun = [call for call in own if not call["resumed"]]
-    scope = "pid" if rule.by_process else "tid"
+    scopes: dict[str, Callable[[Call], Any]] = {
+        "process": lambda call: call["pid"],
+        "thread": lambda call: call["tid"],
+        "task": lambda call: _task(calls, call, above, is_of),
+    }
+    scope = scopes[rule.scope]
     match rule.form:
         case Form.NEVER:
             found = [call for call in begun if not rule.others or any(is_of(rule.others, each) for each in above(call))]
@@ -35,7 +40,7 @@ def violating(calls: list[Call], last_ns: dict[int, int], rule: Rule, is_of: Cal
             found = [
                 call
                 for call in others
-                if not call["resumed"] and not any(each[scope] == call[scope] and each["end_ns"] <= call["start_ns"] for each in ended)
+                if not call["resumed"] and not any(scope(each) == scope(call) and each["end_ns"] <= call["start_ns"] for each in ended)
             ]
         case Form.THEN:
             ended = [call for call in own if not call["yielded"] and call["end_ns"] <= last_ns[call["tid"]] and call["status"] != "open_at_end"]
@@ -43,7 +48,7 @@ def violating(calls: list[Call], last_ns: dict[int, int], rule: Rule, is_of: Cal
             found = [
                 call
                 for call in ended
-                if not any(each[scope] == call[scope] and 0 <= each["start_ns"] - call["end_ns"] <= rule.limit_ns for each in began)
+                if not any(scope(each) == scope(call) and 0 <= each["start_ns"] - call["end_ns"] <= rule.limit_ns for each in began)
             ]
         case Form.TAKES:
             found = [call for call in own if (call[f"{rule.state}_ns"] or 0) > rule.limit_ns]
@@ -75,3 +80,20 @@ def _whole(others: list[Call], above: Callable[[Call], list[Call]], rule: Rule, 
         spans = [(piece["call_id"], piece["last_descendant_id"]) for piece in pieces]
         found.append({**call, "within": lambda begun, spans=spans: sum(any(a < each["call_id"] <= b for a, b in spans) for each in begun)})
     return found
+
+
+def _task(calls: list[Call], call: Call, above: Callable[[Call], list[Call]], is_of: Callable[[tuple[str, ...], Call], bool]) -> Any:
+    """Of the outermost coroutine around a call the call_id of its first resume; else its thread."""
+    around = [each for each in (call, *above(call)) if is_of((COROUTINE,), each)]
+    if not around:
+        return "thread", call["tid"]
+    last = around[-1]
+    if last["frame"] == 0 or not last["resumed"]:
+        return "task", last["call_id"]
+    outermost = [each for each in calls if is_of((COROUTINE,), each) and not any(is_of((COROUTINE,), up) for up in above(each))]
+    same = [each for each in outermost if (each["pid"], each["frame"]) == (last["pid"], last["frame"]) and each["start_ns"] <= last["start_ns"]]
+    same = sorted(same, key=lambda each: (each["start_ns"], each["call_id"]))
+    at = same.index(last)
+    while at > 0 and same[at]["resumed"] and same[at - 1]["yielded"]:
+        at -= 1
+    return "task", same[at]["call_id"]

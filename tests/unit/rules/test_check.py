@@ -154,6 +154,12 @@ def test_values_are_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert [(rule["state"], rule["violations"]) for rule in found.values()] == [("violated", 2), ("violated", 2), ("unknown", 0)]
 
 
+def test_a_window_is_judged_by_what_lies_within_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = written(tmp_path / "trace", page())
+    found = checked(capsys, trace, 1, "never execute", "at most 2 execute in one view", words=("--from", "0.0031"))
+    assert found["never execute"]["violations"] == 1 and found["at most 2 execute in one view"]["state"] == "holds"
+
+
 def test_options_that_make_no_sense_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = str(written(tmp_path / "trace", page()))
     assert main(["check", trace]) == 2 and "--rules is missing: name a file of rules, or one of asyncio" in capsys.readouterr().err

@@ -21,9 +21,9 @@ def test_each_form_is_read() -> None:
     assert of("never 'never' or \"a b\" within g").functions == ("never", "a b")
     assert of("f only within a coroutine").others == (COROUTINE,)
     assert of("f only from shop").form is Form.ONLY_FROM
-    assert of("f before g").by_process is False and of("f before g in the same process").by_process is True
+    assert of("f before g").scope == "thread" and of("f before g in the same task").scope == "task"
     then = of("every f then g or h within 1m30s in the same process")
-    assert (then.form, then.others, then.limit_ns, then.by_process) == (Form.THEN, ("g", "h"), 90_000 * MS, True)
+    assert (then.form, then.others, then.limit_ns, then.scope) == (Form.THEN, ("g", "h"), 90_000 * MS, "process")
     assert (of("f takes at most 5ms").limit_ns, of("f takes at most 5ms").state) == (5 * MS, "wall")
     assert of("f takes at most 5ms gil-wait").state == "gil_wait"
     most = of("at most 20 query in one view")
@@ -57,7 +57,7 @@ def test_each_form_is_read() -> None:
         ("f gets n in ten", 12, "`ten` is no range"),
         ("never 'f", 6, "a quotation mark is not closed"),
         ("no wait while a lock of f", 25, "it ends where `is` does"),
-        ("f before g in the same room", 23, "`room` is none of thread, process"),
+        ("f before g in the same room", 23, "`room` is none of thread, task, process"),
     ],
 )
 def test_a_wrong_word_is_said_with_its_place(text: str, column: int, said: str) -> None:
