@@ -1,7 +1,7 @@
 """The report by function or module as a terminal shows it, and what a person would say of the function with the most self time."""
 
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pandas as pd
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from pytrace_ebpf.analyze.functions.by_call_site import by_call_site, hottest
 from pytrace_ebpf.analyze.functions.by_function import of_tree
-from pytrace_ebpf.analyze.functions.collapsed import MODULE_OF_IMPORTS, imports_as_one, into_own_code
+from pytrace_ebpf.analyze.functions.collapsed import MODULE_OF_IMPORTS, imports_as_one, into_own_code, within
 from pytrace_ebpf.analyze.functions.left_out import callers
 from pytrace_ebpf.analyze.functions.own_code import NONE, by_own_code, own_callers
 from pytrace_ebpf.analyze.waits.locks import most_contended
@@ -72,7 +72,7 @@ def _called(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.D
 def _shown(trace: Any, tree: pd.DataFrame, whole: pd.DataFrame, facts: dict[str, Any]) -> pd.DataFrame:
     """The rows of all of the `tree`, `whole`, or those that were asked for; imports as one row where they were not."""
     chosen = only(facts.get("only"), facts["by"])
-    functions, of_some = trace.functions(), chosen and chosen.kind in ("function", "module")
+    functions, of_some = trace.functions(), chosen and chosen.kind in ("function", "module", "task")
     if chosen and chosen.kind == "own":
         rows = into_own_code(tree, functions)
     elif of_some or facts.get("imports"):
@@ -80,7 +80,8 @@ def _shown(trace: Any, tree: pd.DataFrame, whole: pd.DataFrame, facts: dict[str,
     else:
         rows, functions = imports_as_one(tree, functions)
     if chosen and of_some:
-        rows = rows[rows["func_id"].isin(chosen.func_ids(functions))]
+        ids = chosen.func_ids(functions)
+        rows = rows[within(rows, ids) if chosen.kind == "task" else rows["func_id"].isin(ids)]
     return whole if rows is tree else of_tree(rows, functions, facts["by"])
 
 
@@ -116,6 +117,7 @@ def sentence(trace: Any, table: pd.DataFrame, tree: pd.DataFrame) -> str | None:
     if said and lock and lock["func_id"] == top["func_id"]:
         return said
 
+    @cache
     def why() -> dict[str, list[Part]]:
         """Of very many calls nobody is named."""
         return reasons(trace, top["func_id"]) if named else {"gil": [], "blocked": [], "runq": []}

@@ -15,7 +15,13 @@ from pytrace_ebpf.view.by import BY
 
 HELP = "show own code alone, without libraries: own; or some of it: function=PATTERN, module=PATTERN, thread=NAME, task=PATTERN"
 _OF_FUNCTIONS = ("function", "module", "thread", "wait", "gil", "line", "request", "task", "path", "client", "error", "opcode", "memory", "args")
-APPLIES = {"own": _OF_FUNCTIONS, "function": _OF_FUNCTIONS, "module": _OF_FUNCTIONS, "thread": tuple(BY), "task": ("task",)}
+APPLIES = {
+    "own": _OF_FUNCTIONS,
+    "function": _OF_FUNCTIONS,
+    "module": _OF_FUNCTIONS,
+    "thread": tuple(BY),
+    "task": ("task", "function", "module", "thread", "request"),
+}
 """By what it names the kinds of report (view.by.BY) that it narrows: of functions those whose rows are of functions, or of what happens in their calls."""
 
 Ints = npt.NDArray[np.int64]

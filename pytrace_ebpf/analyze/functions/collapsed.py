@@ -16,6 +16,7 @@ _SELF = ["self_ns", "self_unknown_ns", *(f"self_{name}" for name in SPLIT)]
 _NONE = -1
 
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 def imports_as_one(tree: pd.DataFrame, functions: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -61,13 +62,17 @@ def _imports(tree: pd.DataFrame, functions: pd.DataFrame) -> Ints:
 
 def outermost_of(tree: pd.DataFrame, func_ids: Ints) -> pd.DataFrame:
     """The rows of `tree` that are of these functions and lie below no other such row: in their totals no moment counts twice."""
+    inside, parent = within(tree, func_ids), tree["parent_id"].to_numpy(np.int64)
+    return tree[inside & ~((parent >= 0) & inside[parent])]
+
+
+def within(tree: pd.DataFrame, func_ids: Ints) -> Bools:
+    """Which rows of `tree` are of these functions, or lie below one that is."""
     parent, depth = (tree[name].to_numpy(np.int64) for name in ("parent_id", "depth"))
-    chosen = tree["func_id"].isin(func_ids).to_numpy() & (depth >= 0)
-    within = chosen.copy()
+    inside: Bools = tree["func_id"].isin(func_ids).to_numpy() & (depth >= 0)
     for here in levels(depth):
-        within[here] |= (parent[here] >= 0) & within[parent[here]]
-    above = (parent >= 0) & within[parent]
-    return tree[chosen & ~above]
+        inside[here] |= (parent[here] >= 0) & inside[parent[here]]
+    return inside
 
 
 def into_own_code(tree: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:

@@ -103,6 +103,8 @@ def test_threads_by_the_time_in_calls_of_some_functions(path: Path, capsys: pyte
     assert set(found) == {7, 8} and [found[tid]["calls"] for tid in (7, 8)] == [2, 2]
     for name in ("wall", "on_cpu", "blocked"):
         assert sum(row[f"{name}_ns"] for row in found.values()) == reading[0]["total_ns" if name == "wall" else f"{name}_ns"]
+    below = {row["qualname"]: row["calls"] for row in rows(capsys, path, "--only", "task=price")}
+    assert below == {"price": 2, "SocketIO.readinto": 2}, "what is called in it, too"
     own = {row["tid"]: row for row in rows(capsys, path, "--by", "thread", "--only", "own")}
     assert own[7]["calls"] == 1 and own[7]["wall_ns"] == rows(capsys, path, "--tid", "7", "--only", "function=shop:<module>")[0]["total_ns"]
 
@@ -174,7 +176,7 @@ def test_any_report_is_sorted_by_a_column_of_its_rows(by: str, column: str, tmp_
         (["--sort", "length"], "--sort length is no column of --by function: give one of qualname, file"),
         (["--sort", "self", "--by", "wait"], "--sort self is no column of --by wait: give one of kind, syscall"),
         (["--only", "own", "--by", "core"], "--only own has no effect with --by core"),
-        (["--only", "task=f"], "--only task has no effect with --by function, only with --by task"),
+        (["--only", "task=f", "--by", "wait"], "--only task has no effect with --by wait, only with --by task or function"),
         (["--only", "mine"], "--only mine is not known: give own, function=PATTERN"),
         (["--only", "own=x"], "--only own=x is not known"),
         (["--only", "function=nothing"], "--only function=nothing fits none of the 7 functions"),
