@@ -51,7 +51,8 @@ class Checked:
     """Verdicts, one for each rule; `violations` has a row for each path that calls violate a rule by, or for each such call; columns VIOLATIONS.
 
     count: calls; call_id, pid, tid, ts (ns, when it began): of the first; value: of the worst by this, worst_call_id: ns, or how many; 0 where they are alike.
-    function (qualname), file, line (its first): of what was called; caller (qualname, None: none was recorded), caller_file and call_line: where from, None unknown; path: qualnames, the outermost first.
+    function (qualname), file, line (its first): of what was called; caller (qualname, None: none was recorded), caller_file and call_line: where from, None
+    unknown; path: qualnames, the outermost first.
     """
 
     verdicts: list[Verdict]
