@@ -1,7 +1,7 @@
 """The report by function or module as a terminal shows it, and what a person would say of the function with the most self time."""
 
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pandas as pd
@@ -117,6 +117,7 @@ def sentence(trace: Any, table: pd.DataFrame, tree: pd.DataFrame) -> str | None:
     if said and lock and lock["func_id"] == top["func_id"]:
         return said
 
+    @cache
     def why() -> dict[str, list[Part]]:
         """Of very many calls nobody is named."""
         return reasons(trace, top["func_id"]) if named else {"gil": [], "blocked": [], "runq": []}

@@ -74,12 +74,13 @@ class Identities:
         self._readings, self._user = readings, user
         self._known: dict[int, Known] = {}
         self._due: dict[int, tuple[float, float]] = {}  # when to look, on time.monotonic(), and how long after that again
+        self._next_s = 0.0  # no look is due before
         self._learned: deque[tuple[int, Known]] = deque()
 
     def begun(self, process: Pinned) -> dict[str, Any]:
         """What is known at once of a process, or of the program that it is now: NOT_SAID's columns."""
         known = self._known[process.pid] = Known.of(process)
-        self._due[process.pid] = time.monotonic(), _FIRST_S
+        self._due[process.pid], self._next_s = (time.monotonic(), _FIRST_S), 0.0
         return ranks.rank_of(process) | known.columns
 
     def ended(self, pid: int) -> None:
@@ -95,10 +96,12 @@ class Identities:
     def learned(self) -> Iterator[tuple[int, dict[str, str | None]]]:
         """Which processes have other columns since the last call."""
         now = time.monotonic()
-        for pid in [pid for pid, (due, _) in self._due.items() if due <= now]:
-            pause_s, known = self._due[pid][1], self._known[pid]
-            done = self._readings.do(self._user(pid), partial(self._look, pid, known))
-            self._due[pid] = (now + pause_s, 2 * pause_s) if done else (now + _LATER_S, pause_s)
+        if self._next_s <= now:
+            for pid in [pid for pid, (due, _) in self._due.items() if due <= now]:
+                pause_s, known = self._due[pid][1], self._known[pid]
+                done = self._readings.do(self._user(pid), partial(self._look, pid, known))
+                self._due[pid] = (now + pause_s, 2 * pause_s) if done else (now + _LATER_S, pause_s)
+            self._next_s = min((due for due, _ in self._due.values()), default=now + _LATER_S)
         while self._learned:
             pid, known = self._learned.popleft()
             if self._known.get(pid) is known:
