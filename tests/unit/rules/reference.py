@@ -8,8 +8,9 @@ from pytrace_ebpf.rules.rule import COROUTINE, Form, Rule
 Call = dict[str, Any]
 
 
-def violating(calls: list[Call], last_ns: dict[int, int], rule: Rule, is_of: Callable[[tuple[str, ...], Call], bool]) -> list[int]:
-    """call_ids of what violates the rule, in order; `calls`: rows of trace.calls(), `last_ns`: by tid when its last event was; `is_of`: whether a call is of a group."""
+def violating(calls: list[Call], last_ns: dict[int, int], rule: Rule, is_of: Callable[[tuple[str, ...], Call], bool], least_ns: int = 0) -> list[int]:
+    """call_ids of what violates the rule, in order; `calls`: rows of trace.calls(), `last_ns`: by tid when its last event was; `is_of`: whether a call is of a group;
+    `least_ns`: what begins sooner after another has ended does not follow it."""
     by_id = {call["call_id"]: call for call in calls}
 
     def above(call: Call) -> list[Call]:
@@ -40,7 +41,7 @@ def violating(calls: list[Call], last_ns: dict[int, int], rule: Rule, is_of: Cal
             found = [
                 call
                 for call in others
-                if not call["resumed"] and not any(scope(each) == scope(call) and each["end_ns"] <= call["start_ns"] for each in ended)
+                if not call["resumed"] and not any(scope(each) == scope(call) and each["end_ns"] + least_ns <= call["start_ns"] for each in ended)
             ]
         case Form.THEN:
             ended = [call for call in own if not call["yielded"] and _has_ended(call, last_ns)]
@@ -48,7 +49,7 @@ def violating(calls: list[Call], last_ns: dict[int, int], rule: Rule, is_of: Cal
             found = [
                 call
                 for call in ended
-                if not any(scope(each) == scope(call) and 0 <= each["start_ns"] - call["end_ns"] <= rule.limit_ns for each in began)
+                if not any(scope(each) == scope(call) and least_ns <= each["start_ns"] - call["end_ns"] <= rule.limit_ns for each in began)
             ]
         case Form.TAKES:
             found = [call for call in own if (call[f"{rule.state}_ns"] or 0) > rule.limit_ns]

@@ -82,9 +82,10 @@ def test_equals_the_reference(seed: int, scenario: str) -> None:
         found = found_of(checked, rule)
         expected = violating(calls, last_of(rows), rule, is_of)
         if any("cannot be judged" in each for each in verdict.unknown):
-            assert set(found) <= set(expected), (rule, verdict)
+            assert set(found) <= set(violating(calls, last_of(rows), rule, is_of, 1)), (rule, verdict)
         else:
-            assert found == expected, (rule, verdict)
+            # What begins in the very ns in which another ends may follow it or be within it: either is right.
+            assert set(expected) <= set(found) <= set(violating(calls, last_of(rows), rule, is_of, 1)), (rule, verdict)
         assert verdict.violations == len(found) and (verdict.state != HOLDS or not expected)
 
 
@@ -98,7 +99,7 @@ def test_where_events_were_lost_nothing_holds_and_what_is_found_is_so(seed: int)
     lost = sorted((90 + seed % length, 90 + (seed >> 8) % length))
     gap = [row for row in rows["events"] if not lost[0] <= row[0] <= lost[1]]
     _, checked = recorded(rows | {"events": gap, "losses": [("call_ring", *lost, len(rows["events"]) - len(gap) or 1)]})
-    wrong = {call_id for rule in RULES for call_id in violating(whole, last_of(rows), rule, is_of)}
+    wrong = {call_id for rule in RULES for call_id in violating(whole, last_of(rows), rule, is_of, 1)}
     starts = {(call["tid"], call["start_ns"]) for call in whole if call["call_id"] in wrong}
     assert not any(verdict.state == HOLDS for verdict in checked.verdicts)
     assert {verdict.state for verdict in checked.verdicts if not verdict.violations} <= {UNKNOWN}
