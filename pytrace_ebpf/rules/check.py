@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ from pytrace_ebpf.rules.calls import COLUMNS, Calls, folded, joined
 from pytrace_ebpf.rules.functions import Functions, by_id
 from pytrace_ebpf.rules.in_time import AtMost, Before, Then
 from pytrace_ebpf.rules.judge import Judge, NoWait, OfPaths, OfValues, Recording, Takes
-from pytrace_ebpf.rules.limits import has_calls, is_whole, limits, unfitted
+from pytrace_ebpf.rules.limits import has_calls, is_narrowed, is_whole, limits, unfitted
 from pytrace_ebpf.rules.paths import Paths
 from pytrace_ebpf.rules.rule import Form, Group, Rule
 from pytrace_ebpf.rules.waits import too_long, under_lock
@@ -26,9 +27,10 @@ from pytrace_ebpf.trace.losses import CALL_LOSSES
 from pytrace_ebpf.trace.reader import Trace
 
 NEVER = np.iinfo(np.int64).max
+_AT_ONCE = 1 << 18  # calls that are judged together, of a segment that has more: some 130 bytes each
 HOLDS, VIOLATED, UNKNOWN = "holds", "violated", "unknown"
 VIOLATIONS = (
-    "rule", "text", "count", "call_id", "pid", "tid", "ts", "value", "worst_call_id", "function", "file", "line", "caller_file", "call_line", "path",
+    "rule", "text", "count", "call_id", "pid", "tid", "ts", "value", "worst_call_id", "function", "file", "line", "caller", "caller_file", "call_line", "path",
 )  # fmt: skip
 
 
@@ -50,7 +52,8 @@ class Checked:
     """Verdicts, one for each rule; `violations` has a row for each path that calls violate a rule by, or for each such call; columns VIOLATIONS.
 
     count: calls; call_id, pid, tid, ts (ns, when it began): of the first; value: of the worst by this, worst_call_id: ns, or how many; 0 where they are alike.
-    function (qualname), file, line (its first): of what was called; caller_file and call_line: where from, None unknown; path: qualnames, the outermost first.
+    function (qualname), file, line (its first): of what was called; caller (qualname, None: none was recorded), caller_file and call_line: where from, None
+    unknown; path: qualnames, the outermost first.
     """
 
     verdicts: list[Verdict]
@@ -74,7 +77,7 @@ def check(trace: Trace, rules: Sequence[Rule], each: bool = False) -> Checked:
 def _judge(trace: Trace, rule: Rule, functions: Functions, each: bool) -> Judge:
     losses = trace.losses()
     lost = losses.loc[losses["class"].isin(CALL_LOSSES), "start_ns"]
-    of = functions, Recording(is_whole(trace), int(lost.min()) if len(lost) else NEVER), each
+    of = functions, Recording(is_whole(trace), is_narrowed(trace), int(lost.min()) if len(lost) else NEVER), each
     match rule.form:
         case Form.PRECEDES:
             return Before(rule, *of)
@@ -115,6 +118,8 @@ class _Rules(Sink):
         columns = engine.rows()
         mask = self._wanted[columns["func_id"]]
         self._pieces.append(Calls({name: columns[name][mask] for name in COLUMNS}))
+        if sum(map(len, self._pieces)) >= _AT_ONCE:
+            self.taken(-1)
 
     def taken(self, place: int) -> None:
         if not self._pieces:
@@ -131,11 +136,11 @@ class _Rules(Sink):
 
 
 def _violations(judge: Judge, paths: Paths, functions: pd.DataFrame, each: bool) -> pd.DataFrame:
-    """What it found, with names: columns VIOLATIONS. What differs in its thread alone is one."""
+    """What it found, with names: columns VIOLATIONS. What differs in its thread alone, or in how often a function called itself, is one."""
     table = judge.found.table
     if not len(table):
         return pd.DataFrame(columns=list(VIOLATIONS))
-    by_node = {node: paths.functions(node) for node in table["node"].unique().tolist()}
+    by_node = {node: tuple(func_id for func_id, _ in groupby(paths.functions(node))) for node in table["node"].unique().tolist()}
     numbers = {path: number for number, path in enumerate(dict.fromkeys(by_node.values()))}
     table = table.assign(path=table["node"].map(lambda node: numbers[by_node[node]]))
     table = table if each else folded(table, "path")
@@ -149,6 +154,7 @@ def _violations(judge: Judge, paths: Paths, functions: pd.DataFrame, each: bool)
         "rule": judge.rule.name, "text": judge.rule.text, **{name: table[name].to_numpy() for name in ("count", "call_id", "pid", "tid")},
         "ts": table["start_ns"].to_numpy(), "value": table["value"].to_numpy(), "worst_call_id": table["worst_call_id"].to_numpy(),
         "function": named["qualname"].to_numpy(), "file": named["file"].to_numpy(), "line": named["first_line"].to_numpy(),
+        "caller": [qualnames.get(paths.function[node], "?") if node >= 0 else None for node in callers],
         "caller_file": [file if sure else None for file, sure in zip(caller_files, known, strict=True)],
         "call_line": pd.array([line if sure else None for line, sure in zip(table["call_line"].tolist(), known, strict=True)], "Int64"),
         "path": [[qualnames.get(func_id, "?") for func_id in by_number[number]] for number in table["path"]],

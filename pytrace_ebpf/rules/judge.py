@@ -19,10 +19,15 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
+_OF_WHAT_IS_NOT_THERE = (Form.ONLY_WITHIN, Form.ONLY_FROM, Form.PRECEDES, Form.THEN)  # they are violated where there is no call of one
+
+
 class Recording(NamedTuple):
-    """What judges know of it: `whole`, whether it has all that the program did before; `lost_ns`, when events of calls were first lost."""
+    """What judges know of it: `whole`, whether it has all that the program did before; `narrowed`, whether calls were left out on purpose; `lost_ns`, when events of
+    calls were first lost."""
 
     whole: bool
+    narrowed: bool
     lost_ns: int
 
 
@@ -58,7 +63,10 @@ class Judge:
             self.doubts[why] += count
 
     def sure(self, calls: Calls, until_ns: Ints | None = None) -> Bools:
-        """Of which it is known what is above them, and what came before or, `until_ns`, up to these moments: where an event was lost that may be more or less."""
+        """Of which it is known what is above them, and what came before or, `until_ns`, up to these moments: where an event was lost that may be more or less, and where
+        calls were left out it may be more."""
+        if self.recording.narrowed and self.rule.form in _OF_WHAT_IS_NOT_THERE:
+            return np.zeros(len(calls), np.bool_)
         return calls.certain & ((calls["start_ns"] if until_ns is None else until_ns) < self.recording.lost_ns)
 
     def begun(self, calls: Calls) -> Calls:
@@ -69,7 +77,7 @@ class Judge:
         return own
 
 
-LOST = "events were lost before them, or while they ran"
+LOST = "events were lost or left out before them, or while they ran"
 NO_ROOM = "they came by more paths than are kept"
 NAMELESS = "a caller above them has no name"
 
@@ -104,9 +112,10 @@ class OfPaths(Judge):
             return paths.outermost(self.rule.others, node) == NONE
         caller = paths.caller(node)
         function = np.where(caller == NONE, NONE, paths.function[caller])
-        nameless = (caller != NONE) & (function < 0)
+        nameless, unseen = (caller != NONE) & (function < 0), (caller == NONE) & (not self.recording.whole)
         self.doubt(NAMELESS, int(nameless.sum()))
-        return ~nameless & ~self.others[function] & ~self.of[function]
+        self.doubt("what called them began before the recording", int(unseen.sum()))
+        return ~nameless & ~unseen & ~self.others[function] & ~self.of[function]
 
 
 class Takes(Judge):

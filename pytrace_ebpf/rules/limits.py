@@ -34,6 +34,12 @@ def is_whole(trace: Trace) -> bool:
     return manifest["argv"][1:2] == ["run"] and not manifest.get("dropped") and not manifest.get("trigger") and trace.whole is trace
 
 
+def is_narrowed(trace: Trace) -> bool:
+    """Whether calls were left out of the recording, as asked for or to bound its cost."""
+    filters = trace.manifest["options"].get("filters") or {}
+    return any(filters.get(option) for option in ("include", "exclude", "max_depth")) or bool(len(trace.left_out()))
+
+
 def limits(trace: Trace, rule: Rule, judge: Judge, functions: Functions) -> list[str]:
     """Why calls that violate the rule may be missing from the trace, a clause each; none where it has all of them."""
     return [*_of_recording(trace, rule, judge), *_of_names(trace, rule, functions)]

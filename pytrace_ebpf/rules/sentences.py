@@ -29,7 +29,7 @@ def _what(rule: Rule, row: Any, times: str) -> str:
         case Form.ONLY_WITHIN:
             return f"{name} is called {times} outside of {others}"
         case Form.ONLY_FROM:
-            by = f"`{clean(row.path[-2])}`" if len(row.path) > 1 else "nothing that was recorded"
+            by = f"`{clean(row.caller)}`" if isinstance(row.caller, str) else "nothing that was recorded"
             return f"{name} is called {times} by {by}, which is not of {others}"
         case Form.PRECEDES:
             return f"{name} is called {times} before a call of {names(rule.functions)} has returned"

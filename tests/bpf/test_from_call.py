@@ -40,6 +40,7 @@ def test_it_begins_with_that_call(python: Python, source: str, run: Callable[...
     assert told["began"] <= trace.start_ns <= told["ended"] and trace.end_ns >= told["ended"] and not lost(trace)
     assert set(trace.threads()["name"]) >= {"MainThread", "beside"} and len(trace.processes()) == 1
     assert_sums_hold(trace)
+    assert trace.named_calls(["on_cpu_ns"])["on_cpu_ns"].notna().all(), "what threads did when it began is known"
 
 
 @pytest.mark.usually("agent")

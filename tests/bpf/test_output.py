@@ -65,7 +65,7 @@ sys.exit(9)
 
 def test_what_was_written_before_the_disk_was_full_is_a_whole_trace(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
-    with small_disk(tmp_path / "disk", "3m") as disk:
+    with small_disk(tmp_path / "disk", "9m") as disk:  # several seconds, of which the first is whole before
         program = subprocess.Popen(["/usr/bin/python3.11", "-c", _UNTIL, tmp_path / "end"], stdout=subprocess.PIPE)
         assert program.stdout and program.stdout.readline() == b"ready\n"
         words = ["attach", "--pid", str(program.pid), "--source", "agent", "--max-size", "1G", "-o", str(disk / "trace")]

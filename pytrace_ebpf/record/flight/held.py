@@ -121,16 +121,25 @@ def _cut(whole: Segment, ts: int) -> tuple[Segment, Segment]:
         if is_after is not None:
             before[name], after[name] = table.filter(pc.invert(is_after)), table.filter(is_after)
             continue
+        lives = name in ("threads", "processes")
         if name != "losses":
-            before[name] = table
+            before[name] = _until(table, ts) if lives else table
         if name != "functions":
-            after[name] = _since(table, ts) if name in ("threads", "processes") else table
+            after[name] = _since(table, ts) if lives else table
     return Segment(whole.start_ns, ts, before), Segment(ts, whole.end_ns, after, whole.opened, whole.clean)
 
 
 def _timed(segment: Segment) -> dict[str, pa.Table]:
     """What is of moments."""
     return {name: table for name, table in segment.tables.items() if "ts" in table.column_names}
+
+
+def _until(table: pa.Table, ts: int) -> pa.Table:
+    """Threads or processes as they were known at a moment: those that had begun, and what ended later had not ended."""
+    table = table.filter(pc.less(table["start_ns"], ts))
+    at = table.column_names.index("end_ns")
+    had_ended = pc.fill_null(pc.less_equal(table["end_ns"], ts), False)
+    return table.set_column(at, table.schema.field(at), pc.if_else(had_ended, table["end_ns"], pa.scalar(None, pa.int64())))
 
 
 def _since(table: pa.Table, ts: int) -> pa.Table:

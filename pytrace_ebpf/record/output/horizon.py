@@ -76,10 +76,11 @@ class Horizon:
     def beginning(self, at_ns: int) -> dict[str, pa.Table]:
         """The tables of a segment without length at which a trace begins that has only what follows; what has ended is forgotten."""
         self._processes = {pid: row for pid, row in self._processes.items() if row["end_ns"] is None}
+        ended = np.array([pid << 32 | tid for (pid, tid), row in self._threads.items() if row["end_ns"] is not None], np.int64)
         self._threads = {key: row for key, row in self._threads.items() if row["end_ns"] is None}
         self._losses = [row for row in self._losses if row["end_ns"] > at_ns]
-        living = np.array(sorted(pid << 32 | tid for pid, tid in self._threads), np.int64)
-        self._sched, self._cputime = (rows.filter(pa.array(np.isin(_keys(rows), living))) for rows in (self._sched, self._cputime))
+        # The row of a thread that has only begun may not have come yet.
+        self._sched, self._cputime = (rows.filter(pa.array(~np.isin(_keys(rows), ended))) for rows in (self._sched, self._cputime))
         small = {
             "processes": self._processes.values(),
             "threads": self._threads.values(),

@@ -9,7 +9,7 @@ import pytest
 
 import pytrace_ebpf
 from pytrace_ebpf.cli.main import main
-from pytrace_ebpf.trace.schema import SchedKind
+from pytrace_ebpf.trace.schema import OBJECT_LOCK, SchedKind
 from tests.unit.synthetic import FUTEX, Row, Script, write_trace
 
 MS = 1_000_000
@@ -64,6 +64,7 @@ def traced(path: Path, *scripts: Script, functions: Sequence[Row] = FUNCTIONS, *
     events, sched = (sorted((row for each in scripts for row in getattr(each, name)), key=lambda row: row[0]) for name in ("events", "sched"))
     end = max(script.now for script in scripts) + MS
     rows = {"events": events, "sched": sched, "functions": functions, "resources": RESOURCES, "end_ns": end}
+    rows["manifest"] = {"scheduling": {"source": "bpf", "why": "", "throttling": 1}}
     return pytrace_ebpf.open(write_trace(path / "trace", **rows | more))
 
 
@@ -193,6 +194,20 @@ def crowded() -> Sequence[Script]:
     return [one]
 
 
+def throttled() -> Sequence[Script]:
+    """Of each 9 ms without a core 8 without a quota, as the row says that it comes back with."""
+    one = thread(7, MAIN, HANDLE)
+    for _ in range(9):
+        back = one.run(MS).preempted(9 * MS, by=0).sched[-1]
+        one.sched[-1] = (*back[:7], 8 * MS, *back[8:])
+    return [one]
+
+
+def own_lock() -> Sequence[Script]:
+    """Of a list or dict, without a GIL."""
+    return [thread(7, MAIN, HANDLE).wait(40 * MS, syscall=FUTEX, address=0x7F0000001230 + OBJECT_LOCK, waker=8), thread(8, OTHER).run(20 * MS)]
+
+
 def computes() -> Sequence[Script]:
     return [thread(7, MAIN, HANDLE).run(40 * MS), thread(8, WORKER).wait(40 * MS, syscall=FUTEX, address=0x9100, waker=7)]
 
@@ -236,6 +251,8 @@ PLANTED: dict[str, tuple[Callable[[], Sequence[Script]], str, str]] = {
     "queue: full": (full, "handle", "waits 81 % of the time, 17.0ms, in `Queue.put`, which `audit` (shop.py:30) ends."),
     "thread-pool": (results, "handle", ", in `Future.result`: 12 times, 30.3ms each. The pool's 1 thread always has work, mostly in `ask` (shop.py:20)."),
     "cores": (crowded, "handle", "Threads wait 90 % of the time, 81.0ms, for a core, all of it in `handle` (shop.py:10): other programs have them."),
+    "cpu-quota": (throttled, "handle", "Threads wait 80 % of the time, 72.0ms, for a CPU quota, all of it in `handle` (shop.py:10)"),
+    "object-lock": (own_lock, "handle", "for an object's own lock, or for all threads to stop."),
     "computes": (computes, "handle", "`handle` (shop.py:10) computes 100 % of the time, 40.0ms."),
     "imports": (imports, "handle", "Imports compute 100 % of the time, 40.0ms, all of it in `handle` (shop.py:10)."),
 }  # fmt: skip
@@ -259,6 +276,8 @@ ALIKE: dict[str, tuple[str, Callable[[], Sequence[Script]], str]] = {
     "who starts a thread has nothing to do until that runs": ("queue", starts, "computes"),
     "a pool that is given one piece at a time has threads enough": ("thread-pool", lambda: results(1, idle_ms=1), "queue"),
     "a pool that is idle before each piece has threads enough": ("thread-pool", lambda: results(3, idle_ms=1), "queue"),
+    "who has no core for other programs has quota left": ("cpu-quota", crowded, "cores"),
+    "a lock of the program's is no object's": ("object-lock", lambda: lock(computes=True), "lock"),
     "an idle pool is no lock": ("lock", computes, "computes"),
 }  # fmt: skip
 

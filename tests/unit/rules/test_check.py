@@ -72,6 +72,12 @@ def test_what_is_violated_is_said_with_place_and_path(tmp_path: Path, capsys: py
     assert found["logn before view"]["notes"] == ["no function that was called fits `logn`; the nearest names: login"]
 
 
+def test_a_function_that_calls_itself_is_one_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = Script(7, 7).enter(MAIN).enter(LOAD).enter(LOAD).enter(LOAD).run(MS).leave().leave().leave().leave()
+    (row,) = checked(capsys, written(tmp_path / "trace", script), 1, "never load")["never load"]["found"]
+    assert (row["count"], row["path"]) == (3, ["<module>", "load"])
+
+
 def test_all_lists_each_call_and_text_folds_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = written(tmp_path / "trace", page())
     found = checked(capsys, trace, 1, "never execute", words=("--all",))["never execute"]
@@ -102,6 +108,9 @@ def test_threads_are_one_path_and_a_process_is_more_than_a_thread(tmp_path: Path
 UNKNOWN: list[tuple[str, dict[str, Any], str]] = [
     ("never load within view", {"losses": [("call_ring", 5, 6, 3)]}, "3 events of calls were lost"),
     ("never load within view", {"manifest": {"options": {"filters": {"include": ["app"], "exclude": []}}}}, "it was recorded with --include app"),
+    ("execute only within login", {"manifest": {"options": {"filters": {"exclude": ["auth"]}}}}, "1 cannot be judged: events were lost or left out"),
+    ("view only from login", {"manifest": {"options": {"filters": {"max_depth": 9}}}}, "it was recorded with --max-depth 9"),
+    ("app only from login", {"manifest": {"argv": ["pytrace-ebpf", "attach"]}}, "1 cannot be judged: what called them began before the recording"),
     ("never time.sleep", {}, "`time.sleep` may be written in C, which is recorded with --c-calls alone"),
     ("never aten::item within view", {}, "`aten::item` may be an operator"),
     (

@@ -16,7 +16,7 @@ from pytrace_ebpf.record.flight.conditions import Condition, Flight
 from pytrace_ebpf.record.flight.held import Held, Segment
 from pytrace_ebpf.record.flight.watch import Watch
 from pytrace_ebpf.record.options import Keep
-from pytrace_ebpf.trace.schema import CallKind
+from pytrace_ebpf.trace.schema import CallKind, SchedKind
 from pytrace_ebpf.view.head import unmeasured
 from pytrace_ebpf.view.summary import summary
 from pytrace_ebpf.view.trigger import trigger_lines
@@ -213,7 +213,14 @@ def test_what_is_held_can_begin_within_a_segment_also_where_a_later_one_has_olde
     late.tables = {
         **late.tables,
         "events": table_of("events", [(2 * SECOND, 8, 8, CallKind.ENTRY, 3, 16, 1), (at + 5, 8, 8, CallKind.ENTRY, 4, 32, 1)]),
+        "sched": table_of(
+            "sched", [(ts, tid, tid, SchedKind.IN, 1, 0, -1, 0, 0, 0, 0, 0) for ts, tid in ((2 * SECOND, 8), (at + 3, 9), (at - 9, 10))]
+        ),
+        "threads": table_of(
+            "threads", [(8, 8, "ends later", SECOND, at + 9), (9, 9, "begins later", at + 2, at + 8), (10, 10, "has ended", SECOND, at - 5)]
+        ),
     }
+    held.segments[2].tables = {**held.segments[2].tables, **{name: late.tables.pop(name) for name in ("sched", "threads")}}
     held.add(late)
     held.begin_at(at)
     beginning = held.beginning()
@@ -222,6 +229,9 @@ def test_what_is_held_can_begin_within_a_segment_also_where_a_later_one_has_olde
     assert [(row["tid"], row["func_id"]) for row in events] == [(PID, 0), (PID, 0), (PID, 1), (PID, 1), (PID, 2), (8, 3)]
     assert {(row["ts"], row["kind"]) for row in events} == {(at, CallKind.OPEN)}
     assert [row["func_id"] for row in beginning.tables["functions"].to_pylist()] == [0, 1, 2]
+    there = {row["name"]: row["end_ns"] for row in beginning.tables["threads"].to_pylist()}
+    assert there == {"main": None, "ends later": None}, "what ends later had not ended"
+    assert [(row["ts"], row["tid"], row["kind"]) for row in beginning.tables["sched"].to_pylist()] == [(at, 8, SchedKind.IN)]
     assert [(each.start_ns, each.end_ns) for each in held.segments] == [(at, 3 * SECOND), (3 * SECOND, 4 * SECOND), (4 * SECOND, 5 * SECOND)]
     left = [[row["ts"] for row in each.tables["events"].to_pylist()] for each in held.segments]
     assert left == [[at], [3 * SECOND, 3 * SECOND + 1], [at + 5]]
