@@ -27,6 +27,7 @@ from pytrace_ebpf.trace.losses import CALL_LOSSES
 from pytrace_ebpf.trace.reader import Trace
 
 NEVER = np.iinfo(np.int64).max
+_AT_ONCE = 1 << 18  # calls that are judged together, of a segment that has more: some 130 bytes each
 HOLDS, VIOLATED, UNKNOWN = "holds", "violated", "unknown"
 VIOLATIONS = (
     "rule", "text", "count", "call_id", "pid", "tid", "ts", "value", "worst_call_id", "function", "file", "line", "caller", "caller_file", "call_line", "path",
@@ -117,6 +118,8 @@ class _Rules(Sink):
         columns = engine.rows()
         mask = self._wanted[columns["func_id"]]
         self._pieces.append(Calls({name: columns[name][mask] for name in COLUMNS}))
+        if sum(map(len, self._pieces)) >= _AT_ONCE:
+            self.taken(-1)
 
     def taken(self, place: int) -> None:
         if not self._pieces:

@@ -36,14 +36,14 @@ def violating(calls: list[Call], last_ns: dict[int, int], rule: Rule, is_of: Cal
         case Form.ONLY_FROM:
             found = [call for call in begun if not any(is_of(rule.others, each) or is_of(rule.functions, each) for each in above(call)[:1])]
         case Form.PRECEDES:
-            ended = [call for call in own if not call["yielded"] and call["end_ns"] <= last_ns[call["tid"]] and call["status"] != "open_at_end"]
+            ended = [call for call in own if not call["yielded"] and _has_ended(call, last_ns)]
             found = [
                 call
                 for call in others
                 if not call["resumed"] and not any(scope(each) == scope(call) and each["end_ns"] <= call["start_ns"] for each in ended)
             ]
         case Form.THEN:
-            ended = [call for call in own if not call["yielded"] and call["end_ns"] <= last_ns[call["tid"]] and call["status"] != "open_at_end"]
+            ended = [call for call in own if not call["yielded"] and _has_ended(call, last_ns)]
             began = [call for call in others if not call["resumed"]]
             found = [
                 call
@@ -57,6 +57,12 @@ def violating(calls: list[Call], last_ns: dict[int, int], rule: Rule, is_of: Cal
         case _:
             raise AssertionError(rule.form)
     return sorted(call["call_id"] for call in found)
+
+
+def _has_ended(call: Call, last_ns: dict[int, int]) -> bool:
+    """Of one that was open from the start up to the end the status says the first alone; its return would have a line."""
+    after = call["end_ns"] - last_ns[call["tid"]]
+    return call["status"] != "open_at_end" and (after < 0 or (after == 0 and (call["status"] != "open_at_start" or call["line"] != -1)))
 
 
 def _whole(others: list[Call], above: Callable[[Call], list[Call]], rule: Rule, is_of: Callable[[tuple[str, ...], Call], bool]) -> list[Call]:
