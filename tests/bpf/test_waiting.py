@@ -5,7 +5,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -44,9 +45,9 @@ def a_program_of_its_own(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 @contextmanager
-def readers_stopped(of: int) -> Iterator[Callable[[], None]]:
-    """Those that read for a process stand still, and more that have come when the call that this gives is made; they go on at the end."""
-    stopped = set[int]()
+def readers_stopped(of: int) -> Iterator[None]:
+    """Those that read for a process stand still, and more that come before they can have read anything; they go on at the end."""
+    stopped, over = set[int](), threading.Event()
 
     def stop() -> None:
         for child in psutil.Process(of).children(recursive=True):
@@ -55,11 +56,19 @@ def readers_stopped(of: int) -> Iterator[Callable[[], None]]:
                     os.kill(child.pid, signal.SIGSTOP)
                     stopped.add(child.pid)
 
+    def stop_all() -> None:
+        while not over.wait(0.01):
+            stop()
+
     stop()
     assert stopped
+    stopping = threading.Thread(target=stop_all)
+    stopping.start()
     try:
-        yield stop
+        yield
     finally:
+        over.set()
+        stopping.join()
         for pid in stopped:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
@@ -68,11 +77,10 @@ def readers_stopped(of: int) -> Iterator[Callable[[], None]]:
 def test_the_daemon_says_it_in_its_log_and_its_status(tmp_path: Path) -> None:
     running = Daemon(tmp_path, 'window = "1s"\n')
     try:
-        with readers_stopped(running.process.pid) as stop, a_program_of_its_own(tmp_path) as program:
+        with readers_stopped(running.process.pid), a_program_of_its_own(tmp_path) as program:
             found = list[str]()
 
             def is_said() -> bool:
-                stop()
                 found.extend(running.status().get("waiting", []))
                 return WAITS in (tmp_path / "log").read_text() and any(each.startswith(WAITS) for each in found)
 
@@ -88,9 +96,8 @@ def test_top_says_it_while_it_shows_the_others(tmp_path: Path, watch: Watch) -> 
         _, child, news = watch(match=WORD)
         assert not (isinstance(first := next(news), Said) and first.sentence.startswith(WAITS))
         (tmp_path / "another").mkdir()
-        with readers_stopped(child.pid) as stop, a_program_of_its_own(tmp_path / "another"):
+        with readers_stopped(child.pid), a_program_of_its_own(tmp_path / "another"):
             for each in news:
-                stop()
                 if isinstance(each, Said) and each.sentence.startswith(WAITS):
                     return
     pytest.fail("the process that records ended")

@@ -24,6 +24,7 @@ from pytrace_ebpf.record.process.readings import Readings
 
 _MOST_BYTES = 1 << 20  # of an environment, or of a list of control groups
 _FIRST_S = 1.0  # until the second look; each next one comes after twice as long
+_LAST_S = 1.0  # for all looks at the end
 _LATER_S = 1.0  # where too much of its user's waits
 
 NOT_SAID: dict[str, Any] = ranks.UNKNOWN | UNKNOWN
@@ -51,6 +52,11 @@ class Known:
             known.groups = groups.groups(groups.paths(process.read("cgroup", _MOST_BYTES).decode("utf-8", "replace")))
         known.put_together()
         return known
+
+    @property
+    def is_unnamed(self) -> bool:
+        """Whether it is in a container of which the node does not say yet what it is called."""
+        return bool(self.groups.container_id or self.groups.pod_uid) and not self.node
 
     def look(self) -> None:
         """Learn what comes later: of the node also when the process has ended."""
@@ -93,15 +99,17 @@ class Identities:
         self._known.pop(pid, None)
         self._due.pop(pid, None)
 
-    def learned(self) -> Iterator[tuple[int, dict[str, str | None]]]:
-        """Which processes have other columns since the last call."""
+    def learned(self, last: bool = False) -> Iterator[tuple[int, dict[str, str | None]]]:
+        """Which processes have other columns since the last call. `last`: look once more for containers without a name."""
         now = time.monotonic()
-        if self._next_s <= now:
-            for pid in [pid for pid, (due, _) in self._due.items() if due <= now]:
+        if last or self._next_s <= now:
+            for pid in [pid for pid, (due, _) in self._due.items() if due <= now or (last and self._known[pid].is_unnamed)]:
                 pause_s, known = self._due[pid][1], self._known[pid]
                 done = self._readings.do(self._user(pid), partial(self._look, pid, known))
                 self._due[pid] = (now + pause_s, 2 * pause_s) if done else (now + _LATER_S, pause_s)
             self._next_s = min((due for due, _ in self._due.values()), default=now + _LATER_S)
+        if last:
+            self._readings.finish(_LAST_S)
         while self._learned:
             pid, known = self._learned.popleft()
             if self._known.get(pid) is known:

@@ -10,12 +10,11 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 
 from pytrace_ebpf.printable import printable
 from pytrace_ebpf.record.identity.environment import LONGEST
 from pytrace_ebpf.record.identity.groups import Groups
-from pytrace_ebpf.record.identity.node import ROOT
+from pytrace_ebpf.record.identity.node import node_root
 from pytrace_ebpf.trace.identity import NAMES
 
 UNKNOWN: dict[str, str | None] = dict.fromkeys(NAMES)
@@ -69,7 +68,6 @@ def node_name() -> str:
 
 
 def _line(place: str) -> str:
-    for root in (ROOT, Path("/")):
-        with suppress(OSError), (root / place).open("rb") as file:
-            return printable(file.read(LONGEST).decode("utf-8", "replace").split("\n")[0])
+    with suppress(OSError), (node_root() / place).open("rb") as file:
+        return printable(file.read(LONGEST).decode("utf-8", "replace").split("\n")[0])
     return ""

@@ -13,6 +13,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,18 @@ _SAID = {
 }
 
 
-def names(container: str, pod: str, root: Path = ROOT) -> dict[str, str]:
-    """The columns of trace.identity that the node says of a container and a pod ("" for none), by their id and uid. Nothing is raised."""
+@cache
+def node_root() -> Path:
+    """The root of process 1; where that may not be seen that of this process."""
+    with suppress(OSError):
+        os.stat(ROOT / ".")  # noqa: PTH116 - of what the link leads to
+        return ROOT
+    return Path("/")
+
+
+def names(container: str, pod: str, root: Path | None = None) -> dict[str, str]:
+    """The columns of trace.identity that the node (`root`: else node_root()) says of a container and a pod ("" for none), by id and uid. Nothing is raised."""
+    root = root or node_root()
     found = _configured(container, root) if container else {}
     for name in _listed(root / _LINKS) if container else ():
         if name.endswith(f"-{container}.log"):

@@ -42,7 +42,7 @@ class Processes(Recorder):
         `shares`: what that costs users, and `user` tells whose a process is, where they are of several.
         """
         self._names = names
-        self.readings = Readings(shares if names else None, "names", sandbox.parsers)
+        self.readings = Readings(shares, "names", sandbox.parsers)
         self.processes: dict[int, dict[str, Any]] = {}
         self.threads: dict[tuple[int, int], dict[str, Any]] = {}
         self.targets: dict[int, Target] = {}  # of the Pythons among them
@@ -336,7 +336,7 @@ class Processes(Recorder):
                     self._rename((pid, tid), name, thread["comm"])
             if any(owner == pid and tid not in names and thread["end_ns"] is None for (owner, tid), thread in self.threads.items()):
                 self._naming.incomplete(pid)
-        for pid, columns in self._identities.learned():
+        for pid, columns in self._identities.learned(all_):
             self._change(pid, columns)
 
     def _rename(self, key: tuple[int, int], name: str, comm: str) -> None:

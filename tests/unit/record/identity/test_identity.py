@@ -12,6 +12,7 @@ from pytrace_ebpf.record.identity import identity as who
 from pytrace_ebpf.record.identity import node
 from pytrace_ebpf.record.identity.environment import LONGEST, said, variables
 from pytrace_ebpf.record.identity.groups import Groups, groups, paths
+from pytrace_ebpf.record.identity.identities import Known
 from pytrace_ebpf.record.identity.identity import identity, workload
 from pytrace_ebpf.trace.identity import NAMES
 
@@ -83,6 +84,20 @@ def test_a_pod_without_a_word_of_its_program_has_the_name_of_its_workload(host: 
         "k8s_pod_name": "shop-6d4cf56db6-x7k2p", "k8s_pod_uid": UID, "k8s_container_name": "web", "k8s_node_name": "node-1", "host_id": "machine",
     }  # fmt: skip
     assert tuple(found) == NAMES
+
+
+def test_a_container_is_named_when_the_node_names_it_also_when_its_process_has_ended(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "node_root", lambda: host)
+    known = Known(None, Groups(ID, "", "", True))
+    known.look()
+    assert known.is_unnamed and known.columns["k8s_pod_name"] is None
+    (host / f"var/log/containers/db-0_prod_postgres-{ID}.log").symlink_to("/nowhere")
+    known.look()
+    assert not known.is_unnamed and [known.columns[name] for name in ("service_name", "k8s_pod_name", "k8s_container_name")] == [
+        "db",
+        "db-0",
+        "postgres",
+    ]
 
 
 def test_the_program_names_its_service_and_the_node_its_pod(host: Path) -> None:
