@@ -84,7 +84,7 @@ def rows(calls: pd.DataFrame) -> list[dict[str, Any]]:
     return calls[names].astype(object).sort_values(["tid", "start_ns", "depth"]).to_dict("records")
 
 
-@pytest.mark.parametrize("keep", [Keep(seconds=10), Keep(size=200_000)])
+@pytest.mark.parametrize("keep", [Keep(seconds=10), Keep(size=240_000)])
 def test_what_is_kept_is_a_whole_trace_that_begins_later(tmp_path: Path, keep: Keep) -> None:
     scripts = [work(tid, 40) for tid in (PID, 8, 9)]
     scripts[2].events = [row for row in scripts[2].events if row[0] < 35 * SECOND]  # it waits on
