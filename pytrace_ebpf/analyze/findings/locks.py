@@ -28,7 +28,7 @@ class Locks:
 
     def table(self) -> pd.DataFrame:
         """By own_func_id of who waits for a lock and other_func_id of who releases it: held_ns, how long that one had had it, and off_ns, how much of that it
-        was blocked by something else; kind, syscall and resource of what that was last, of the longest such wait. Columns TABLE."""
+        was blocked by something else; kind, syscall and resource of what took most of that, by the longest of each hold. Columns TABLE."""
         locks, others = (_kept(pieces)[0] if pieces else pd.DataFrame(columns=_COLUMNS) for pieces in (self._locks, self._others))
         waits = locks[(locks["own_func_id"] >= 0) & (locks["waker_own_func_id"] >= 0) & (locks["waker_tid"] > 0)]
         if not len(waits) or not len(others):
@@ -37,8 +37,8 @@ class Locks:
         until = waits["until_ns"].to_numpy(np.int64)
         before = _last(mine, locks["until_ns"].to_numpy(np.int64), whose, until)  # when the one that released it had got a lock itself
         since = np.maximum(waits["start_ns"].to_numpy(np.int64), before)
-        off, last = _within(theirs, others, whose, since, until)
-        chosen = others.iloc[last][["kind", "syscall", "resource"]].reset_index(drop=True)
+        off, longest = _within(theirs, others, whose, since, until)
+        chosen = others.iloc[longest][["kind", "syscall", "resource"]].reset_index(drop=True)
         rows = pd.DataFrame(
             {
                 "own_func_id": waits["own_func_id"].to_numpy(),
@@ -47,10 +47,11 @@ class Locks:
                 "off_ns": off,
             }
         )
-        rows = pd.concat([rows, chosen.where(pd.Series(last >= 0), axis=0)], axis=1)
+        rows = pd.concat([rows, chosen.where(pd.Series(longest >= 0), axis=0)], axis=1)
         sums = rows.groupby(TABLE[:2], as_index=False)[["held_ns", "off_ns"]].sum()
-        longest = rows.sort_values("off_ns", ascending=False, kind="stable").drop_duplicates(TABLE[:2])
-        return sums.merge(longest[[*TABLE[:2], *TABLE[4:]]], on=TABLE[:2])[TABLE]
+        by_what = rows.groupby([*TABLE[:2], *TABLE[4:]], as_index=False, dropna=False)["off_ns"].sum()
+        most = by_what.sort_values("off_ns", ascending=False, kind="stable").drop_duplicates(TABLE[:2])
+        return sums.merge(most[[*TABLE[:2], *TABLE[4:]]], on=TABLE[:2])[TABLE]
 
 
 def _kept(pieces: list[pd.DataFrame]) -> list[pd.DataFrame]:
@@ -82,7 +83,7 @@ def _last(key: Ints, ts: Ints, of: Ints, before: Ints) -> Ints:
 
 
 def _within(key: Ints, rows: pd.DataFrame, of: Ints, since: Ints, until: Ints) -> tuple[Ints, Ints]:
-    """How much of [since, until) the thread `of` was in `rows`, which do not overlap on a thread; and the last of them that began in it, -1 for none."""
+    """How much of [since, until) the thread `of` was in `rows`, which do not overlap on a thread; and the longest of them in it, -1 for none."""
     start, end = rows["start_ns"].to_numpy(np.int64), rows["until_ns"].to_numpy(np.int64)
     order, first = _place(key, start, of, since)
     _, last = _place(key, start, of, until - 1)
@@ -95,4 +96,21 @@ def _within(key: Ints, rows: pd.DataFrame, of: Ints, since: Ints, until: Ints) -
         return np.where(place >= 0, total[place] + np.minimum(end[here], moment) - start[here], of_others)
 
     within = (last >= 0) & (end[order[last]] > since)
-    return np.where(within, upto(last, until) - upto(first, since), 0), np.where(within, order[last], -1)
+    begin = np.where(first >= 0, first + 1, np.searchsorted(key[order], of))  # of those that began in it
+    longest = np.where(within, last, -1)
+    several = np.flatnonzero(within & (last > begin))
+    longest[several] = _longest((end - start)[order], begin[several], last[several] + 1)
+    crosses = within & (first >= 0)  # its beginning
+    crosses[crosses] = (end[order[first]] - since)[crosses] > np.where(last > first, (end - start)[order][longest], 0)[crosses]
+    longest = np.where(crosses, first, longest)
+    return np.where(within, upto(last, until) - upto(first, since), 0), np.where(within, order[longest], -1)
+
+
+def _longest(ns: Ints, begin: Ints, end: Ints) -> Ints:
+    """Where the largest of ns[begin:end] stands, of each begin < end."""
+    by_size = np.argsort(ns, kind="stable")
+    rank = np.full(len(ns) + 1, -1)
+    rank[by_size] = np.arange(len(ns))
+    pairs, which = np.unique(begin * (len(ns) + 1) + end, return_inverse=True)
+    most = np.maximum.reduceat(rank, np.stack(np.divmod(pairs, len(ns) + 1), axis=1).ravel())[::2] if len(pairs) else pairs
+    return by_size[most][which]

@@ -85,6 +85,14 @@ def lock(computes: bool = False) -> Sequence[Script]:
     return [has, *waits]
 
 
+def lock_and_short_waits(before_ms: int, after_ms: int) -> Sequence[Script]:
+    """A third has the lock, and sleeps for a moment before or after it waits for the database."""
+    has = thread(8, MAIN, HELD)
+    for ms, more in ((before_ms, {}), (30, {"syscall": RECVFROM, "resource": DATABASE}), (after_ms, {})):
+        has = has.wait(ms * MS, **more) if ms else has
+    return [has.run(MS), thread(7, MAIN, HANDLE).wait((30 + before_ms + after_ms) * MS, syscall=FUTEX, address=0x9000, waker=8)]
+
+
 def gil() -> Sequence[Script]:
     waits = thread(7, MAIN, HANDLE)
     for _ in range(9):
@@ -236,6 +244,8 @@ PLANTED: dict[str, tuple[Callable[[], Sequence[Script]], str, str]] = {
     ),
     "peer": (peer, "handle", "`handle` (shop.py:51) waits 98 % of the time, 50.0ms, in `SocketIO.readinto`, for postgres 10.0.0.7:5432 (recvfrom)."),
     "lock-held": (lock, "handle", "for a lock that `audit` (shop.py:30) has while it waits for postgres 10.0.0.7:5432 (recvfrom): 2 times, 39.0ms each."),
+    "lock-held: not what it waits for last": (lambda: lock_and_short_waits(2, 1), "handle", "has while it waits for postgres 10.0.0.7:5432 (recvfrom)."),
+    "lock-held: nor first": (lambda: lock_and_short_waits(9, 0), "handle", "has while it waits for postgres 10.0.0.7:5432 (recvfrom)."),
     "lock": (lambda: lock(computes=True), "handle", "for a lock that `audit` (shop.py:30) releases: 2 times, 39.0ms each."),
     "gil": (gil, "handle", "Threads wait 83 % of the time, 45.0ms, for the GIL, all of it in `handle` (shop.py:10)."),
     "event-loop": (loop, "handle", "`handle` (shop.py:10) holds the event loop 100 % of the time, 60.0ms: meanwhile it is asleep: 3 times, 20.0ms each."),
