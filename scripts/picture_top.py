@@ -2,7 +2,7 @@
 
 PICTURE is a file with a line of JSON, as the view is sent one; with --watch PID it is written first, after some seconds.
 
-docs/top.svg is of the demo's service: python3 scripts/demo/orders.py 60 & scripts/picture_top.py docs/top.svg .build/top.json --watch $! --columns 100 --rows 22
+docs/top.svg is of the demo's service: /usr/bin/python3 scripts/demo/orders.py 60 & scripts/picture_top.py docs/top.svg .build/top.json --watch $! --columns 100 --rows 22
 """
 
 import argparse
