@@ -16,7 +16,7 @@ from pytrace_ebpf.trace.files import Files
 from pytrace_ebpf.trace.parts import Part
 from pytrace_ebpf.trace.schema import REQUESTS, STEPS, TABLES, Table
 
-DERIVATION = 17  # one more with each change of what derive/ makes of a trace
+DERIVATION = 18  # one more with each change of what derive/ makes of a trace
 
 
 class Maker(Protocol):

@@ -37,6 +37,7 @@ from pytrace_ebpf.trace.segments import part_name
 from pytrace_ebpf.trace.writing import write
 
 ROW_GROUP = 1 << 16
+CALL_SOURCES = ("usdt", "agent")  # of processes' source
 _HELD = "held"
 _MOST_HELD = 1 << 16  # waits whose calls a later event may still tell: of more of them the oldest are written as if none did
 
@@ -63,7 +64,7 @@ class Waits(Sink):
             self._held = checked_rows(state[_HELD], WAIT)
             if ((self._held["kind"] < 0) | (self._held["kind"] >= len(WAIT_KINDS))).any():
                 raise ValueError("no such state")
-        self._writer = _Writer(trace, self.into, self.parts)
+        self._writer, self._known = _Writer(trace, self.into, self.parts), _known_from(trace.processes())
         if state is not None:
             self._writer.slices.resume(state)
 
@@ -71,14 +72,40 @@ class Waits(Sink):
         return self._off_core.state() | self._moments.state() | {_HELD: self._held} | self._writer.slices.state()
 
     def scheduled(self, first: int, switches: Sequence[pa.Table], ends_ns: Sequence[int]) -> None:
-        self._held = np.concatenate((self._held, self._off_core.take(switches, ends_ns)))
-        self._moments.ask(*self._writer.questions(np.concatenate((self._held, self._off_core.open()))))
+        self._held = np.concatenate((self._held, _cut(self._off_core.take(switches, ends_ns), self._known)))
+        self._moments.ask(*self._writer.questions(np.concatenate((self._held, _cut(self._off_core.open(), self._known)))))
 
     def grouped(self, place: int) -> None:
         self._held = self._writer.write(self._held, self._moments, self.segments[place]["start_ns"])
 
     def end(self) -> None:
-        self._writer.write(np.concatenate((self._held, self._off_core.open(self.trace.end_ns))), self._moments)
+        self._writer.write(np.concatenate((self._held, _cut(self._off_core.open(self.trace.end_ns), self._known))), self._moments)
+
+
+def _known_from(processes: pd.DataFrame) -> "pd.Series[int]":
+    """By pid the moment at which the calls of a process were first known, after its scheduling where it ran already."""
+    called = processes[processes["source"].isin(CALL_SOURCES)]
+    return called.groupby("pid")["start_ns"].min()
+
+
+def _cut(waits: Rows, known: "pd.Series[int]") -> Rows:
+    """Waits, those during which the calls of their process became known as two: before that they are of no call, from then on of the one that was open."""
+    at = known.reindex(waits["key"] >> 32).to_numpy(np.float64, na_value=-1).astype(np.int64)
+    crosses = (waits["start_ns"] < at) & (at < waits["end_ns"])
+    if not crosses.any():
+        return waits
+    at, out, before = at[crosses], waits.copy(), waits[crosses]
+    blocked = before["blocked_until_ns"] >= at
+    for name, value in (("waker_pid", 0), ("waker_tid", 0), ("by_timer", 0)):
+        before[name][blocked] = value
+    before["throttled_ns"] = np.minimum(before["throttled_ns"], 0)
+    before["blocked_until_ns"] = np.minimum(before["blocked_until_ns"], at)
+    before["end_ns"], before["cpu_after"] = at, -1
+    out["start_ns"][crosses] = at
+    out["blocked_until_ns"][crosses] = np.where(out["blocked_until_ns"][crosses] < 0, -1, np.maximum(out["blocked_until_ns"][crosses], at))
+    queued = out["end_ns"][crosses] - out["blocked_until_ns"][crosses]
+    out["throttled_ns"][crosses] = np.minimum(out["throttled_ns"][crosses], queued)
+    return np.concatenate((before, out))
 
 
 class _Questions(NamedTuple):

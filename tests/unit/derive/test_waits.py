@@ -13,7 +13,7 @@ import pytrace_ebpf
 from pytrace_ebpf.derive import one_pass
 from pytrace_ebpf.derive.scheduling import wait_kinds
 from pytrace_ebpf.derive.sinks import waits as module
-from pytrace_ebpf.trace.schema import SYSCALL_UNKNOWN, WAIT_KINDS, SchedKind
+from pytrace_ebpf.trace.schema import SYSCALL_UNKNOWN, WAIT_KINDS, CallKind, SchedKind
 from tests.unit.derive.test_calls_properties import SCENARIOS, seeds, story
 from tests.unit.innermost import innermost
 from tests.unit.synthetic import GIL, SAMPLE_FUNCTIONS, Row, Script, sample, write_trace
@@ -251,3 +251,27 @@ def test_no_more_are_held_than_two_segments_have_and_those_of_which_no_call_is_k
     bounded, held = derived(long, monkeypatch, _AT_ONCE=1, _MOST_HELD=20)
     pd.testing.assert_frame_equal(bounded, whole)
     assert max(held) <= 50
+
+
+@pytest.mark.parametrize(
+    ("known_ns", "first", "second"),
+    [
+        (500, (0, 500, 500, 0), (500, 900, 950, 8)),  # blocked then: the thread that ends it does so later
+        (920, (0, 900, 920, 8), (920, 920, 950, 8)),  # in the run queue
+        (950, (0, 900, 950, 8), None),
+    ],
+)
+def test_a_wait_is_of_the_open_call_from_when_calls_are_known(
+    known_ns: int, first: tuple[int, ...], second: tuple[int, ...] | None, tmp_path: Path
+) -> None:
+    """Scheduling is recorded before calls are: a thread that does nothing all the time waits in what its stack says when that is first known."""
+    sched = [row(0, OUT, state=1, syscall=FUTEX, address=0x9000), row(900, WAKING, other=8), row(950, IN), row(980, OUT, state=1, syscall=READ)]
+    events = [(known_ns + 3, 7, 7, int(CallKind.OPEN), func, 16 * (func + 1), 1) for func in (1, 2)]
+    processes = [(7, 1, "/usr/bin/python3", "python3 app.py", "3.11.2", "agent", *GIL, known_ns, None)]
+    path = write_trace(tmp_path, sched=sched, events=events, functions=SAMPLE_FUNCTIONS, processes=processes, end_ns=1000, cuts=(300, 600))
+    trace = pytrace_ebpf.open(path)
+    found = trace.waits()
+    parts = found[["start_ns", "blocked_until_ns", "end_ns", "waker_tid"]].astype(int).to_numpy().tolist()
+    assert parts == [list(part) for part in (first, second, (980, 1000, 1000, 0)) if part]
+    assert found["func_id"].tolist() == [-1, 2, 2][: len(parts)]
+    assert_waits_add_up(trace)
