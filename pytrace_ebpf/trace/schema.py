@@ -273,7 +273,7 @@ WAITS = Table(
     (
         _PID,
         _TID,
-        Column("call_id", "int64", "", "innermost call open on the thread when the wait began; -1 none"),
+        Column("call_id", "int64", "", "innermost call open on the thread when the wait began; -1 none. A wait during which the calls of its process became known is two: of none before that, and then of the one that was open"),
         Column("func_id", "int32", "", "function of that call, in functions; -1 none or unknown"),
         _ts("start_ns", "it left its core (or was created, or recording began)"),
         _ts("blocked_until_ns", "it became runnable: from here to end_ns it waited for a core. start_ns of a preempted one; end_ns where it was still blocked then; null where the wake-up was not reported", nullable=True),
