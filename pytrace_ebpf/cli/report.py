@@ -26,7 +26,7 @@ from pytrace_ebpf.trace.files import whole as whole_file
 from pytrace_ebpf.trace.reader import Trace
 from pytrace_ebpf.view import order, summary
 from pytrace_ebpf.view.by import BY
-from pytrace_ebpf.view.only import HELP, of_threads, only
+from pytrace_ebpf.view.only import HELP, of_calls, of_threads, only
 from pytrace_ebpf.view.records import records
 from pytrace_ebpf.view.report import report
 
@@ -186,7 +186,7 @@ def _found(trace: Trace, args: argparse.Namespace) -> tuple[dict[str, Any], pd.D
         tree = functions.compensate(calls, *summary.costs(calls, trace.manifest))
     trace.progress("Summing", None)
     table, more = by.found(trace, tree, facts)
-    if (chosen := only(facts["only"], args.by)) and args.by not in _NARROWED and chosen.kind != "thread":
+    if (chosen := of_calls(facts["only"], args.by)) and args.by not in _NARROWED:
         table = chosen.rows(trace, table)
     table = order.ordered(table, facts)
     facts |= more

@@ -201,8 +201,8 @@ def _both(one: int | None, other: int | None) -> int | None:
     return one if one == other else _NOBODY
 
 
-def _some(ids: Wanted) -> tuple[int, ...]:
-    return ids if isinstance(ids, tuple) else () if ids is None else (ids,)
+def _some(ids: int | tuple[int, ...]) -> tuple[int, ...]:
+    return ids if isinstance(ids, tuple) else (ids,)
 
 
 def _all_of(one: Wanted, other: Wanted) -> Wanted:

@@ -16,7 +16,7 @@ from pytrace_ebpf.analyze.observed.exceptions import exceptions
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import PROSE, Listing
 from pytrace_ebpf.view.names import named, plain
-from pytrace_ebpf.view.only import only
+from pytrace_ebpf.view.only import of_calls
 
 _UNRECORDED = "Whether operators failed was not recorded; `--layers torch` of `run` and `attach` records it."
 _NONE = "No operator was left by an error while this was recorded."
@@ -40,8 +40,8 @@ def found(trace: Any, _calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.D
     said = None if len(table) else _NONE if recorded else _UNRECORDED
     told = (trace.manifest["options"].get("observed") or {}).get("args") or any(row["source"] == "agent" for row in trace.manifest["sources"])
     left = named(exceptions(trace), trace.functions()) if told else None
-    if (chosen := only(facts.get("only"), "error")) and chosen.kind != "thread":
-        table, left = chosen.rows(trace, table), None if left is None else chosen.rows(trace, left)
+    if left is not None and (chosen := of_calls(facts.get("only"), "error")):
+        left = chosen.rows(trace, left)
     return table, {"errors_raised": raised if recorded else None, "sentence": said, "exceptions": None if left is None else plain(left)}
 
 

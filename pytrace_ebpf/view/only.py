@@ -52,12 +52,20 @@ class Only(NamedTuple):
     def rows(self, trace: Any, table: pd.DataFrame) -> pd.DataFrame:
         """Those of a report's rows that are of it: by who calls, by either side, or by the function or that of own code that called it."""
         columns = next((some for names in _COLUMNS if (some := [name for name in names if name in table])), None)
+        if columns is None and len(table):
+            raise UsageError(f"--only {self.kind} has no effect on this report, whose rows are of no one function; leave it out.")
         if columns is None:
             return table
         return table[table[columns].isin(self.func_ids(trace.functions())).any(axis=1)].reset_index(drop=True)
 
 
 _COLUMNS = (("waiting_func_id", "holding_func_id"), ("caller_id",), ("func_id", "own_func_id"))
+
+
+def of_calls(said: str | None, by: str) -> Only | None:
+    """What of its rows a report by `by` is to show; None for all, also of some threads, as it is made of these alone (of_threads). Raises UsageError."""
+    chosen = only(said, by)
+    return None if chosen and chosen.kind == "thread" else chosen
 
 
 def of_threads(trace: Any, said: str | None, by: str) -> Any:

@@ -14,7 +14,7 @@ from pytrace_ebpf.errors import UsageError
 from pytrace_ebpf.trace.states import SPLIT
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import NARROW, Listing
-from pytrace_ebpf.view.only import only
+from pytrace_ebpf.view.only import of_calls
 from pytrace_ebpf.view.sampled import ERRORS, periods, split_figures, split_titles
 from pytrace_ebpf.view.states import figures, states_of, titles
 
@@ -22,7 +22,7 @@ from pytrace_ebpf.view.states import figures, states_of, titles
 def found(trace: Any, _calls: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """analyze.time.by_thread's rows; of samples with how many there are of each thread instead of calls."""
     table = by_thread(trace.thread_times(), trace.threads(), trace.start_ns, trace.end_ns)
-    if (chosen := only(facts.get("only"), "thread")) and chosen.kind != "thread":
+    if chosen := of_calls(facts.get("only"), "thread"):
         if facts.get("sampled"):
             raise UsageError(f"--only {chosen.kind} narrows --by thread only where calls were recorded; --by function has it of samples.")
         return _within(table, outermost_of(trace.tree(), chosen.func_ids(trace.functions()))), {}
@@ -73,6 +73,6 @@ def report(facts: dict[str, Any], table: pd.DataFrame, width: int, ascii_only: b
             partial(text.thread, row["name"], row["pid"] if several else None),
         )
     shown = min(top, len(table))
-    asked = f"; the time in calls of {text.clean(facts['only'])}" if facts.get("only") and not facts["only"].startswith("thread=") else ""
+    asked = f"; the time in calls of {text.clean(facts['only'])}" if of_calls(facts.get("only"), "thread") else ""
     note = f"{shown:,} of {len(table):,}{asked}{f'; by samples, {ERRORS}' if by_samples else ''}"
     return [text.title("Threads by time on a core", note, width), out]

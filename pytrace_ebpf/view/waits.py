@@ -16,7 +16,7 @@ from pytrace_ebpf.trace.client_functions import pool_of
 from pytrace_ebpf.view import text
 from pytrace_ebpf.view.grid import Listing
 from pytrace_ebpf.view.names import PLACE, in_full, named
-from pytrace_ebpf.view.only import Only, only
+from pytrace_ebpf.view.only import Only, of_calls
 from pytrace_ebpf.view.order import ordered
 from pytrace_ebpf.view.states import samples_tell, unrecorded
 
@@ -42,8 +42,7 @@ def found(trace: Any, tree: pd.DataFrame, facts: dict[str, Any]) -> tuple[pd.Dat
 
         return sampled_waits.found(trace)
     parts = trace.waits_by_part((*WAITS, "own_func_id"))
-    chosen = only(facts.get("only"), "wait")
-    if chosen and chosen.kind != "thread":
+    if chosen := of_calls(facts.get("only"), "wait"):
         parts = _narrowed(trace, parts, chosen)
     elif not facts.get("imports") and len(ids := in_imports_alone(tree if "node_id" in tree else trace.tree(), trace.functions())):
         parts = (_with_imports_as_one(part, ids) for part in parts)
